@@ -1,0 +1,1 @@
+//! rondel: collective communication for AI clusters.

@@ -1,0 +1,1 @@
+//! Lanes between threads of one process.

@@ -1,0 +1,1 @@
+//! Lanes over TCP sockets.
