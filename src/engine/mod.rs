@@ -1,0 +1,3 @@
+//! The engine: one executor walks plans, and one place knows both its actions and the endpoints.
+
+pub mod execution;
