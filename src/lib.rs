@@ -4,5 +4,7 @@
 compile_error!("rondel supports Linux only");
 
 pub mod algo;
+pub mod bootstrap;
 pub mod engine;
+pub mod error;
 pub mod plan;

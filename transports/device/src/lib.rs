@@ -12,7 +12,7 @@ mod dtype;
 mod host;
 pub mod kernels;
 
-pub use dtype::{Combine, DataType, Element, F8E4M3, F8E5M2, Reduction, ReductionError, Scalar};
+pub use dtype::{Combine, DataType, Element, F8E4M3, F8E5M2, ReduceOp, Reduction, ReductionError, Scalar};
 pub use host::{Device, DeviceError, HostDevice, Ran};
 
 /// Whether a result is read again soon (and should stay in the cache) or not (and may bypass it).
