@@ -3,6 +3,8 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("rondel supports Linux only");
 
+#[forbid(unsafe_code)]
 pub mod algo;
 pub mod engine;
+#[forbid(unsafe_code)]
 pub mod plan;
