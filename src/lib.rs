@@ -3,11 +3,13 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("rondel supports Linux only");
 
+#[forbid(unsafe_code)]
 pub mod algo;
 pub mod bootstrap;
 pub mod comm;
 pub mod engine;
 pub mod error;
+#[forbid(unsafe_code)]
 pub mod plan;
 
 pub use comm::Communicator;

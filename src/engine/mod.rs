@@ -14,6 +14,7 @@
 
 pub mod call;
 mod drive;
+#[forbid(unsafe_code)]
 pub mod execution;
 mod lane;
 mod memory;

@@ -1,6 +1,6 @@
 //! The collectives: which buffers they have, and what must stand in them afterwards.
 
-use super::Rank;
+use super::{Alias, Rank};
 
 /// A collective operation. Its root (or, for send and receive, its peer) is part of the [`Shape`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,6 +29,17 @@ pub enum Layout {
     Flat,
     /// This many blocks of `count` elements one after the other; chunk i is (the round's part of) block i.
     Blocked(u32),
+}
+
+impl Layout {
+    /// Chunks of the buffer, where a flat one is cut into `nchunks`.
+    pub const fn chunks(self, nchunks: u32) -> u32 {
+        match self {
+            Layout::Absent => 0,
+            Layout::Flat => nchunks,
+            Layout::Blocked(blocks) => blocks,
+        }
+    }
 }
 
 impl Collective {
@@ -80,6 +91,26 @@ impl Collective {
             Collective::Reduce | Collective::Gather | Collective::Barrier | Collective::Send => {
                 Layout::Absent
             }
+        }
+    }
+    /// How the buffers of an in-place call of `rank` lie in each other; `None` where it has only one buffer, or no
+    /// in-place form.
+    pub fn in_place(self, rank: Rank, shape: &Shape) -> Option<Alias> {
+        match self {
+            Collective::AllReduce => Some(Alias::InputAt(0)),
+            Collective::Broadcast | Collective::Reduce if rank == shape.root => Some(Alias::InputAt(0)),
+            Collective::AllGather => Some(Alias::InputAt(rank)),
+            Collective::ReduceScatter => Some(Alias::OutputAt(rank)),
+            Collective::Gather if rank == shape.root => Some(Alias::InputAt(rank)),
+            Collective::Scatter if rank == shape.root => Some(Alias::OutputAt(rank)),
+            Collective::Broadcast
+            | Collective::Reduce
+            | Collective::Gather
+            | Collective::Scatter
+            | Collective::AllToAll
+            | Collective::Barrier
+            | Collective::Send
+            | Collective::Recv => None,
         }
     }
 }

@@ -10,8 +10,13 @@
 //! Architecture Invariant: nothing in `plan`, `algo`, `verify`, `cost` and `engine::execution` does input or output,
 //! reads a clock or uses `unsafe`.
 
+#[forbid(unsafe_code)]
 mod builder;
+#[forbid(unsafe_code)]
 mod collective;
+#[forbid(unsafe_code)]
+mod dependencies;
+#[forbid(unsafe_code)]
 pub mod partition;
 
 pub use builder::Builder;
@@ -87,6 +92,23 @@ pub enum Term {
     Peer(Rank),
 }
 
+impl Term {
+    /// The memory, if it is local.
+    pub fn local(&self) -> Option<Operand> {
+        match *self {
+            Term::Local(operand) => Some(operand),
+            Term::Peer(_) => None,
+        }
+    }
+    /// The peer, if it is a message.
+    pub fn peer(&self) -> Option<Rank> {
+        match *self {
+            Term::Local(_) => None,
+            Term::Peer(peer) => Some(peer),
+        }
+    }
+}
+
 /// What a step does. Lists live in the plan: [`Plan::terms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
@@ -131,6 +153,19 @@ pub enum Op {
         /// The result is complete: it is finished (divided) here.
         last: bool,
     },
+}
+
+impl Op {
+    /// The memory that is written, if any.
+    pub fn dst(&self) -> Option<Span> {
+        match *self {
+            Op::Send { .. } => None,
+            Op::Recv { dst, .. }
+            | Op::RecvReduce { dst, .. }
+            | Op::Reduce { dst, .. }
+            | Op::Copy { dst, .. } => Some(dst),
+        }
+    }
 }
 
 /// A range of [`Plan::terms`].
@@ -207,6 +242,8 @@ pub struct Plan {
     output: Layout,
     /// The logical chunk whose extent each scratch chunk has.
     scratch: Box<[u32]>,
+    /// The first scratch chunk of the allocation that each scratch chunk belongs to.
+    scratch_runs: Box<[u32]>,
     steps: Box<[Step]>,
     terms: Box<[Term]>,
     dependencies: Box<[Dependency]>,
@@ -240,6 +277,11 @@ impl Plan {
     pub fn scratch(&self) -> &[u32] {
         &self.scratch
     }
+    /// The first scratch chunk of the run that scratch chunk `chunk` lies in. The chunks of a run follow each other in
+    /// memory without gaps.
+    pub fn scratch_run(&self, chunk: u32) -> u32 {
+        self.scratch_runs[chunk as usize]
+    }
     /// The program.
     pub fn steps(&self) -> &[Step] {
         &self.steps
@@ -247,6 +289,16 @@ impl Plan {
     /// The operands of a reduction.
     pub fn terms(&self, terms: Terms) -> &[Term] {
         &self.terms[terms.start as usize..terms.end as usize]
+    }
+    /// The local memory that an operation reads, in the order of its terms.
+    pub fn reads(&self, op: &Op) -> impl Iterator<Item = Operand> + '_ {
+        let (single, terms) = match *op {
+            Op::Send { src, .. } => (Some(Operand { span: src, raw: false }), Terms { start: 0, end: 0 }),
+            Op::Copy { src, .. } => (Some(src), Terms { start: 0, end: 0 }),
+            Op::Recv { .. } => (None, Terms { start: 0, end: 0 }),
+            Op::RecvReduce { terms, .. } | Op::Reduce { terms, .. } => (None, terms),
+        };
+        single.into_iter().chain(self.terms(terms).iter().filter_map(Term::local))
     }
     /// What must be over before a step starts.
     pub fn dependencies(&self, step: u32) -> &[Dependency] {
