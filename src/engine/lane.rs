@@ -91,7 +91,10 @@ impl Engine {
         }
         let spec = &self.comms[comm].spec;
         let Some(path) = &spec.paths[peer as usize] else {
-            return Err((peer, TransportError::Unsupported { what: "no transport reaches this rank".into() }));
+            return Err((
+                peer,
+                TransportError::Unsupported { what: "no transport reaches this rank".into() },
+            ));
         };
         let port = &mut self.ports[path.endpoint];
         let (id, offer) = port.endpoint.prepare(&path.advert).map_err(|error| (peer, error))?;

@@ -19,6 +19,7 @@ pub mod execution;
 mod lane;
 mod memory;
 mod prepare;
+pub mod progress;
 mod staging;
 pub mod status;
 mod vigil;
@@ -237,8 +238,6 @@ pub struct Engine {
     pub(crate) gone: Vec<Rank>,
     pub(crate) unfinished: u32,
     pub(crate) now: Duration,
-    /// This rank within the job.
-    pub(crate) job_rank: Rank,
 }
 
 // SAFETY: the raw pointers of submissions are on loan until their operation is over; whoever submits promises that they
@@ -262,7 +261,6 @@ impl Engine {
     /// An engine over these endpoints. `page`: where to publish what it does.
     pub fn new(
         config: EngineConfig,
-        job_rank: Rank,
         endpoints: Vec<Box<dyn Endpoint>>,
         page: Option<Arc<StatusPage>>,
     ) -> Self {
@@ -298,17 +296,14 @@ impl Engine {
             gone: Vec::new(),
             unfinished: 0,
             now: Duration::ZERO,
-            job_rank,
         }
     }
 
     /// Adds a communicator. Offers for it that came early are answered now.
     pub fn add_communicator(&mut self, spec: CommSpec) -> CommId {
         let nranks = spec.members.len();
-        let slot = self
-            .page
-            .as_ref()
-            .and_then(|page| page.open_slot(spec.id, spec.rank, spec.members.len() as u32));
+        let slot =
+            self.page.as_ref().and_then(|page| page.open_slot(spec.id, spec.rank, spec.members.len() as u32));
         let id = spec.id;
         self.comms.push(Comm {
             spec,

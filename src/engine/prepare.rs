@@ -199,7 +199,8 @@ impl Engine {
         let after = self.overlapping(comm, &submission);
         let of = self.prepared[prepared as usize].as_mut().expect("prepared calls outlive their users");
         of.users += 1;
-        let (channels, rounds, first_queue) = (of.partition.channels(), of.partition.rounds(), of.first_queue);
+        let (channels, rounds, first_queue) =
+            (of.partition.channels(), of.partition.rounds(), of.first_queue);
         let (slot, generation) = self.free_operations.pop().unwrap_or_else(|| {
             self.operations.push(None);
             (self.operations.len() as u32 - 1, 0)

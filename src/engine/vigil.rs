@@ -58,7 +58,9 @@ impl Engine {
         self.now = now;
         self.judge_lost_lanes();
         for slot in 0..self.operations.len() {
-            let Some(operation) = self.operations[slot].as_ref().filter(|o| o.outcome.is_none()) else { continue };
+            let Some(operation) = self.operations[slot].as_ref().filter(|o| o.outcome.is_none()) else {
+                continue;
+            };
             let id = OperationId { slot: slot as u32, generation: operation.generation };
             let (vigil, deadline) = (&operation.vigil, operation.deadline);
             let idle = now.saturating_sub(vigil.moved);
@@ -88,8 +90,9 @@ impl Engine {
     fn judge_lost_lanes(&mut self) {
         let (now, grace) = (self.now, self.config.grace);
         let due: Vec<LostLane> = {
-            let (due, rest) =
-                std::mem::take(&mut self.lost).into_iter().partition(|l| now.saturating_sub(l.since) >= grace);
+            let (due, rest) = std::mem::take(&mut self.lost)
+                .into_iter()
+                .partition(|l| now.saturating_sub(l.since) >= grace);
             self.lost = rest;
             due
         };
@@ -190,7 +193,9 @@ impl Engine {
     }
 
     pub(super) fn handle_answer(&mut self, answer: Answer) {
-        let Some(comm) = self.comms.iter().position(|c| c.spec.id == answer.comm && !c.closed) else { return };
+        let Some(comm) = self.comms.iter().position(|c| c.spec.id == answer.comm && !c.closed) else {
+            return;
+        };
         let Some(peer) = self.comms[comm].rank_of(answer.about) else { return };
         for slot in 0..self.operations.len() {
             let Some(operation) = self.operations[slot].as_mut() else { continue };
@@ -213,10 +218,9 @@ impl Engine {
 
     /// What the answers say about the ranks that did not do their part, culprits first.
     fn findings(&self, comm: usize, answers: &[Answer], seq: u64) -> Vec<(Rank, String)> {
-        let known = |answer: &Answer| self.comms[comm].rank_of(answer.about).map(|rank| (rank, answer));
         let mut found: Vec<(u8, Rank, String)> = answers
             .iter()
-            .filter_map(known)
+            .filter_map(|answer| self.comms[comm].rank_of(answer.about).map(|rank| (rank, answer)))
             .map(|(rank, answer)| {
                 let entered = answer.entered >= seq;
                 let last = if answer.entered == 0 {
@@ -225,7 +229,9 @@ impl Engine {
                     format!("its last collective is #{}, #{} is complete", answer.entered, answer.completed)
                 };
                 match (&answer.liveness, entered) {
-                    (Liveness::Stopped, false) => (0, rank, format!("stopped by a signal, has not entered #{seq} ({last})")),
+                    (Liveness::Stopped, false) => {
+                        (0, rank, format!("stopped by a signal, has not entered #{seq} ({last})"))
+                    }
                     (Liveness::Stopped, true) => (0, rank, format!("stopped by a signal within #{seq}")),
                     (Liveness::NoAnswer, _) => (1, rank, "does not answer".to_owned()),
                     (Liveness::Alive, false) => (2, rank, format!("alive, has not entered #{seq} ({last})")),
@@ -411,7 +417,7 @@ impl super::Comm {
 
 /// Steps that were started and are not over, with the lanes that they wait on.
 fn waiting_lanes(run: &Run) -> impl Iterator<Item = (u32, Lane)> + '_ {
-    run.execution.waiting_for().flat_map(|action| {
+    run.execution.waiting_for().flat_map(move |action| {
         let lanes = run.plan.step_lanes(action.step).iter();
         lanes.map(move |lane| (action.step, run.plan.lanes()[lane.0 as usize]))
     })

@@ -53,7 +53,8 @@ fn rates(c: &mut Criterion) {
                 });
             });
         };
-        let types = [DataType::F32, DataType::Bf16, DataType::F16, DataType::F64, DataType::I32, DataType::F8E4M3];
+        let types =
+            [DataType::F32, DataType::Bf16, DataType::F16, DataType::F64, DataType::I32, DataType::F8E4M3];
         for dtype in types {
             let id = |shape: &str| BenchmarkId::new(shape, dtype);
             reduce(id("sum2"), ReduceOp::Sum, dtype, &[a, b], false, dst, Keep::Keep);

@@ -136,10 +136,9 @@ impl ReduceOp {
                         return Err(ReductionError { dtype, reason: "truth values have no average" });
                     }
                     _ if nranks == 1 => plain(Combine::Sum),
-                    _ if dtype.is_float() => Reduction {
-                        pre: Some(Scalar::Float(1.0 / f64::from(nranks))),
-                        ..plain(Combine::Sum)
-                    },
+                    _ if dtype.is_float() => {
+                        Reduction { pre: Some(Scalar::Float(1.0 / f64::from(nranks))), ..plain(Combine::Sum) }
+                    }
                     _ => Reduction { divide: Some(divisor), ..plain(Combine::Sum) },
                 }
             }
@@ -183,7 +182,8 @@ impl FromStr for ReduceOp {
         found.ok_or_else(|| UnknownName {
             kind: "reduction operator",
             given: text.to_owned(),
-            known: "sum, prod, min, max, avg, mulsum:SCALAR (as in mulsum:0.5, or mulsum:3 for integers)".to_owned(),
+            known: "sum, prod, min, max, avg, mulsum:SCALAR (as in mulsum:0.5, or mulsum:3 for integers)"
+                .to_owned(),
         })
     }
 }

@@ -100,7 +100,14 @@ macro_rules! integers {
     )*};
 }
 // With at most 32 bits on both sides, a quotient that is no integer is further from the next one than f64 can round.
-integers!(i8 / f64 as i32, u8 / f64 as i32, i16 / f64 as i32, u16 / f64 as i32, i32 / f64 as i32, u32 / f64 as u32);
+integers!(
+    i8 / f64 as i32,
+    u8 / f64 as i32,
+    i16 / f64 as i32,
+    u16 / f64 as i32,
+    i32 / f64 as i32,
+    u32 / f64 as u32
+);
 integers!(i64 / i64 as i64, u64 / u64 as u64);
 
 /// The byte of a `bool`. Any byte but 0 is read as true; 0 or 1 is written.
