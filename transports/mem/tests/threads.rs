@@ -7,7 +7,7 @@ use rondel_mem::{MemConfig, MemTransport};
 use rondel_transport_api::{Endpoint, Event, LaneId, Post, TransportError, conformance::open_all};
 use std::thread;
 
-const LEN: usize = 200_000;
+const LEN: usize = 100_000;
 
 /// How the sender ends its lane.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,7 +89,7 @@ fn receiver(mut end: Box<dyn Endpoint>, lane: LaneId) -> u64 {
 #[test]
 fn memory_goes_back_whole_however_a_sender_ends() {
     let mut cut_short = 0;
-    for round in 0..90 {
+    for round in 0..60 {
         let way = [Way::Close, Way::Abort, Way::Drop][round % 3];
         let n = 1 + (round as u64 / 3) % 20;
         let hub = MemTransport::new(MemConfig { window: 4, ..MemConfig::default() });

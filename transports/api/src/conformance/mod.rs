@@ -2,7 +2,7 @@
 //!
 //! A transport's test implements [`Fixture`], which opens endpoints that reach each other, and names it in one line:
 //!
-//! ```ignore
+//! ```text
 //! // tests/conformance.rs; rondel-transport-api is a dev-dependency with the feature "conformance"
 //! struct Mesh { /* the hub, the listener, ... */ }
 //! impl Fixture for Mesh { /* ... */ }
@@ -17,6 +17,7 @@
 //! A test that fails says which clause of the contract it stands for.
 
 mod endings;
+mod flow;
 mod memory;
 mod messages;
 mod offers;
@@ -26,6 +27,7 @@ mod rig;
 mod sleeping;
 
 pub use endings::*;
+pub use flow::*;
 pub use messages::*;
 pub use offers::*;
 pub use progress::*;
