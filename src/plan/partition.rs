@@ -206,3 +206,6 @@ fn pad(value: u64, unit: u64) -> u64 {
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
+
+#[cfg(test)]
+mod tests;
