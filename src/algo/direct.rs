@@ -61,3 +61,21 @@ pub(super) fn all_gather(b: &mut Builder, g: &Group, own: Span, block: impl Fn(R
         b.send(to, own);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algo::traffic::{Traffic, sizes};
+
+    #[test]
+    fn traffic_is_as_stated() {
+        for n in sizes() {
+            let shape = Shape::flat(n);
+            let traffic = |collective| Traffic::of(&DIRECT, collective, &shape);
+            let step = u32::from(n > 1);
+            traffic(Collective::AllReduce).assert_all(2 * step, 2 * (n - 1), 2 * (n - 1));
+            traffic(Collective::ReduceScatter).assert_all(step, n - 1, n - 1);
+            traffic(Collective::AllGather).assert_all(step, n - 1, n - 1);
+        }
+    }
+}

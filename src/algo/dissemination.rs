@@ -35,3 +35,18 @@ fn build(b: &mut Builder, _: Collective, shape: &Shape) {
         distance *= 2;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algo::traffic::{Traffic, sizes};
+
+    #[test]
+    fn traffic_is_as_stated() {
+        for n in sizes() {
+            let rounds = n.next_power_of_two().ilog2();
+            let traffic = Traffic::of(&DISSEMINATION, Collective::Barrier, &Shape::flat(n));
+            traffic.assert_all(rounds, rounds, rounds);
+        }
+    }
+}

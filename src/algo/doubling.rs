@@ -4,7 +4,7 @@
 //! values to the even one, which stands for both, and gets the result in the end. In each of log2 p rounds, everybody
 //! who is left exchanges what it has with a partner and combines the two.
 //!
-//! `all_reduce` of n ranks and B bytes: log2 p steps, 2 more where n is not a power of two; sent per rank: B log2 p, for
+//! `all_reduce` of n ranks and B bytes: log2 p steps, up to 2 more where n is not a power of two; sent per rank: B log2 p, for
 //! the even one of a pair B more, for the odd one B.
 //!
 //! Partners combine in the same order, lower position first. So by induction they hold the same bits after each round.
@@ -75,5 +75,28 @@ fn exchange(b: &mut Builder, g: &Group, paired: usize, mut held: Span) {
     }
     if alone {
         b.copy(held, output, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algo::traffic::{Traffic, sizes};
+
+    #[test]
+    fn traffic_is_as_stated() {
+        for n in sizes() {
+            let (rounds, excess) = (n.ilog2(), n - (1 << n.ilog2()));
+            let of = |rank| match rank {
+                _ if rank >= 2 * excess => rounds,
+                _ if rank % 2 == 0 => rounds + 1,
+                _ => 1,
+            };
+            let traffic = Traffic::of(&DOUBLING, Collective::AllReduce, &Shape::flat(n));
+            let steps = if excess > 0 { rounds + 1..=rounds + 2 } else { rounds..=rounds };
+            assert!(steps.contains(&traffic.steps), "{n} ranks: {} steps", traffic.steps);
+            assert_eq!(traffic.chunks, (0..n).map(of).collect::<Vec<_>>(), "{n} ranks");
+            assert_eq!(traffic.messages, traffic.chunks, "{n} ranks");
+        }
     }
 }

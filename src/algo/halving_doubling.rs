@@ -8,7 +8,7 @@
 //!
 //! With n ranks and a vector of B bytes (for all_gather and reduce_scatter: n blocks of B/n):
 //!
-//! | collective       | steps           | bytes sent per rank | messages sent per rank     |
+//! | collective       | steps, at most  | bytes sent per rank | messages sent per rank     |
 //! |------------------|-----------------|---------------------|----------------------------|
 //! | `all_reduce`     | 2 ceil(log2 n)  | 2(n-1)/n B          | 2 to 4 ceil(log2 n)        |
 //! | `reduce_scatter` | ceil(log2 n)    | (n-1)/n B           | n-1                        |
@@ -136,4 +136,31 @@ fn all_gather(b: &mut Builder, g: &Group) {
         }
     }
     b.copy(Span::input(0, 1), Span::output(g.rank(), 1), false);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algo::traffic::{Traffic, sizes};
+
+    #[test]
+    fn traffic_is_as_stated() {
+        for n in sizes() {
+            let shape = Shape::flat(n);
+            let rounds = n.next_power_of_two().ilog2();
+            let traffic = |collective| Traffic::of(&HALVING_DOUBLING, collective, &shape);
+            for (collective, times) in
+                [(Collective::ReduceScatter, 1), (Collective::AllGather, 1), (Collective::AllReduce, 2)]
+            {
+                let traffic = traffic(collective);
+                assert!(traffic.steps <= times * rounds, "{n} ranks: {} steps", traffic.steps);
+                assert!(!n.is_power_of_two() || traffic.steps == times * rounds, "{n} ranks");
+                assert_eq!(traffic.chunks, vec![times * (n - 1); n as usize], "{n} ranks");
+            }
+            assert!(traffic(Collective::AllGather).messages.iter().all(|&messages| messages == n - 1));
+            let all_reduce = traffic(Collective::AllReduce);
+            let allowed = 2 * rounds..=4 * rounds;
+            assert!(all_reduce.messages.iter().all(|messages| allowed.contains(messages)), "{n} ranks");
+        }
+    }
 }

@@ -38,6 +38,8 @@ mod one_shot;
 mod p2p;
 mod pairwise;
 mod ring;
+#[cfg(test)]
+mod traffic;
 mod tree;
 mod two_level;
 
@@ -114,4 +116,54 @@ impl Algorithm {
 /// A term of a reduction that is memory of this rank.
 fn local(span: Span) -> Term {
     Term::Local(Operand { span, raw: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn names_find_their_algorithms() {
+        for algorithm in ALL {
+            let found = Algorithm::named(algorithm.name).map(|found| found.name);
+            assert_eq!(found, Some(algorithm.name));
+        }
+        assert!(Algorithm::named("RING").is_none());
+    }
+
+    #[test]
+    fn a_rank_alone_only_copies() {
+        use Collective::*;
+        let shape = Shape::flat(1);
+        for algorithm in ALL {
+            for collective in
+                [AllReduce, ReduceScatter, AllGather, Broadcast, Reduce, AllToAll, Gather, Scatter]
+            {
+                if (algorithm.supports)(collective, &shape) {
+                    let plan = algorithm.plan(collective, 0, &shape, Alias::None, false);
+                    assert!(plan.lanes().is_empty(), "{algorithm:?} {}", collective.name());
+                    assert_eq!(plan.steps().len(), 1, "{algorithm:?} {}", collective.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn planning_for_many_ranks_is_quick() {
+        let shape = Shape::flat(100_000);
+        for name in ["ring", "tree", "doubling", "halving_doubling"] {
+            let algorithm = Algorithm::named(name).unwrap();
+            let start = Instant::now();
+            algorithm.plan(Collective::AllReduce, 54_321, &shape, Alias::InputAt(0), true);
+            let took = start.elapsed();
+            assert!(took < Duration::from_secs(1), "{name} took {took:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "ring does no all_to_all of 4 ranks on 1 hosts")]
+    fn a_plan_that_is_not_supported_is_refused() {
+        ring::RING.plan(Collective::AllToAll, 0, &Shape::flat(4), Alias::None, false);
+    }
 }

@@ -108,3 +108,39 @@ pub(super) fn broadcast(b: &mut Builder, g: &Group, root: Rank, held: Span) {
         b.send(to, held);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algo::traffic::{Traffic, sizes};
+
+    #[test]
+    fn traffic_is_as_stated() {
+        for (n, root) in sizes().flat_map(|n| [(n, 0), (n, n / 2)]) {
+            let shape = Shape::flat(n).with_root(root);
+            let steps = u32::from(n > 1);
+            Traffic::of(&ONE_SHOT, Collective::AllReduce, &Shape::flat(n)).assert_all(steps, n - 1, n - 1);
+            for (collective, of_root, of_others) in [
+                (Collective::Reduce, 0, 1),
+                (Collective::Gather, 0, 1),
+                (Collective::Broadcast, n - 1, 0),
+                (Collective::Scatter, n - 1, 0),
+            ] {
+                let traffic = Traffic::of(&ONE_SHOT, collective, &shape);
+                let expected: Vec<u32> =
+                    (0..n).map(|rank| if rank == root { of_root } else { of_others }).collect();
+                assert_eq!(traffic.chunks, expected, "{} of {n} ranks", collective.name());
+                assert_eq!(traffic.steps, steps, "{} of {n} ranks", collective.name());
+            }
+        }
+    }
+
+    #[test]
+    fn operands_are_combined_by_rank_number() {
+        let order = [3, 1, 0, 2];
+        let g = Group::new(order.to_vec(), 1);
+        let own = Span::input(0, 1);
+        use crate::plan::Term::Peer;
+        assert_eq!(g.terms(own), [Peer(0), super::super::local(own), Peer(2), Peer(3)]);
+    }
+}

@@ -22,3 +22,20 @@ fn build(b: &mut Builder, collective: Collective, shape: &Shape) {
         _ => unreachable!("`supports` says no"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Alias, Op};
+
+    #[test]
+    fn one_message_meets_the_other_end() {
+        let op = |collective, rank, peer| {
+            let plan = P2P.plan(collective, rank, &Shape::flat(3).with_root(peer), Alias::None, false);
+            assert_eq!(plan.steps().len(), 1);
+            plan.steps()[0].op
+        };
+        assert_eq!(op(Collective::Send, 0, 2), Op::Send { to: 2, src: Span::input(0, 1) });
+        assert_eq!(op(Collective::Recv, 2, 0), Op::Recv { from: 0, dst: Span::output(0, 1) });
+    }
+}

@@ -26,3 +26,17 @@ fn build(b: &mut Builder, _: Collective, shape: &Shape) {
     }
     b.copy(Span::input(g.rank(), 1), Span::output(g.rank(), 1), false);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algo::traffic::{Traffic, sizes};
+
+    #[test]
+    fn traffic_is_as_stated() {
+        for n in sizes() {
+            let traffic = Traffic::of(&PAIRWISE, Collective::AllToAll, &Shape::flat(n));
+            traffic.assert_all(u32::from(n > 1), n - 1, n - 1);
+        }
+    }
+}

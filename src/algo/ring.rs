@@ -132,3 +132,51 @@ pub(super) fn reduce(
         b.send(g.ahead(1), held);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algo::traffic::{Traffic, sizes};
+
+    #[test]
+    fn traffic_is_as_stated() {
+        for n in sizes() {
+            let shape = Shape::flat(n);
+            let traffic = |collective| Traffic::of(&RING, collective, &shape);
+            traffic(Collective::AllReduce).assert_all(2 * (n - 1), 2 * (n - 1), 2 * (n - 1));
+            traffic(Collective::ReduceScatter).assert_all(n - 1, n - 1, n - 1);
+            traffic(Collective::AllGather).assert_all(n - 1, n - 1, n - 1);
+        }
+    }
+
+    #[test]
+    fn chains_send_once_per_link() {
+        for (n, root) in sizes().flat_map(|n| [(n, 0), (n, n / 2)]) {
+            let shape = Shape::flat(n).with_root(root);
+            for (collective, silent) in
+                [(Collective::Broadcast, (root + n - 1) % n), (Collective::Reduce, root)]
+            {
+                let traffic = Traffic::of(&RING, collective, &shape);
+                let expected: Vec<u32> = (0..n).map(|rank| u32::from(rank != silent)).collect();
+                assert_eq!((traffic.steps, traffic.chunks), (n - 1, expected), "{n} ranks, root {root}");
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_follow_the_order_and_blocks_the_rank() {
+        let shape = Shape { order: [2, 0, 1].into(), ..Shape::flat(3) };
+        let plan = RING.plan(Collective::AllGather, 0, &shape, Default::default(), false);
+        let ops: Vec<_> = plan.steps().iter().map(|step| step.op).collect();
+        use crate::plan::Op::{Recv, Send};
+        assert_eq!(
+            ops[..4],
+            [
+                Recv { from: 2, dst: Span::output(2, 1) },
+                Send { to: 1, src: Span::input(0, 1) },
+                Recv { from: 2, dst: Span::output(1, 1) },
+                Send { to: 1, src: Span::output(2, 1) },
+            ]
+        );
+    }
+}

@@ -187,3 +187,73 @@ fn children(label: usize, n: usize) -> impl Iterator<Item = usize> {
         .find(|&child| child <= n);
     below.into_iter().chain(above)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algo::traffic::{Traffic, sizes};
+
+    fn nodes(n: u32, tree: usize) -> Vec<Node> {
+        let group = |rank| Group::all(&Shape::flat(n), rank);
+        (0..n).map(|rank| Node::of(&group(rank), tree)).collect()
+    }
+
+    #[test]
+    fn both_are_trees_over_all_ranks() {
+        for n in sizes().chain(18..200) {
+            for tree in 0..2 {
+                let nodes = nodes(n, tree);
+                assert_eq!(nodes.iter().filter(|node| node.parent.is_none()).count(), 1, "{n} ranks");
+                for (rank, node) in (0..).zip(&nodes) {
+                    assert!(node.children.len() <= 2);
+                    assert!(
+                        node.children.iter().all(|&child| nodes[child as usize].parent == Some(rank)),
+                        "{n} ranks: a child of {rank} has another parent"
+                    );
+                    if let Some(parent) = node.parent {
+                        assert!(nodes[parent as usize].children.contains(&rank), "{n} ranks: {rank}");
+                    }
+                    let up = |at: &u32| nodes[*at as usize].parent;
+                    let depth = std::iter::successors(Some(rank), up).take(n as usize + 1).count() - 1;
+                    assert!(depth <= n.ilog2() as usize, "{n} ranks: {rank} is {depth} below the top");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_is_an_inner_node_twice() {
+        for n in sizes().chain(18..200) {
+            let twice = nodes(n, 0)
+                .iter()
+                .zip(&nodes(n, 1))
+                .position(|(first, second)| !first.children.is_empty() && !second.children.is_empty());
+            assert_eq!(twice, None, "{n} ranks");
+        }
+    }
+
+    #[test]
+    fn all_reduce_traffic_is_as_stated() {
+        for n in sizes() {
+            let traffic = Traffic::of(&TREE, Collective::AllReduce, &Shape::flat(n));
+            assert_eq!(traffic.steps, 2 * n.ilog2(), "{n} ranks");
+            assert_eq!(traffic.messages.iter().sum::<u32>(), 4 * (n - 1), "{n} ranks");
+            assert_eq!(traffic.chunks, traffic.messages);
+            assert!(traffic.chunks.iter().all(|&halves| halves <= 4), "{n} ranks: {traffic:?}");
+        }
+    }
+
+    #[test]
+    fn rooted_traffic_is_as_stated() {
+        for (n, root) in sizes().skip(1).flat_map(|n| [(n, 0), (n, n / 2)]) {
+            for collective in [Collective::Reduce, Collective::Broadcast] {
+                let traffic = Traffic::of(&TREE, collective, &Shape::flat(n).with_root(root));
+                assert_eq!(traffic.steps, 1 + (n - 1).ilog2(), "{n} ranks");
+                assert_eq!(traffic.chunks.iter().sum::<u32>(), 2 * (n - 1), "{n} ranks");
+                assert!(traffic.chunks.iter().all(|&halves| halves <= 2), "{n} ranks: {traffic:?}");
+                let of_root = if collective == Collective::Reduce { 0 } else { 2 };
+                assert_eq!(traffic.chunks[root as usize], of_root, "{n} ranks");
+            }
+        }
+    }
+}

@@ -9,7 +9,7 @@
 //! * `reduce_scatter`, `all_gather`: of hosts of equal size only, whose R = m rails have H blocks each: direct inside,
 //!   ring along the rail, in this or in the opposite order.
 //!
-//! | collective       | steps      | bytes sent inside, per rank     | bytes sent across, per rank |
+//! | collective       | steps, at most | bytes sent inside, per rank     | bytes sent across, per rank |
 //! |------------------|------------|---------------------------------|-----------------------------|
 //! | `all_reduce`     | 2 + 2(H-1) | owners (R+m-2)/R B, others B    | owners 2(H-1)/H B/R         |
 //! | `reduce_scatter` | 1 + (H-1)  | (m-1)/m B                       | (H-1)/H B/m                 |
@@ -215,4 +215,88 @@ fn reduce(b: &mut Builder, levels: &Levels, root: Rank) {
         Buf::Input | Buf::Output => b.scratch_like(input),
     };
     ring::reduce(b, Group::new(leaders, rank), root, held, sum);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algo::traffic::Traffic;
+
+    /// Ranks dealt out to hosts of these sizes, in turn, so that no host's ranks follow each other.
+    fn shape(sizes: &[u32]) -> Shape {
+        let mut left = sizes.to_vec();
+        let mut hosts = Vec::new();
+        while left.iter().any(|&ranks| ranks > 0) {
+            for (host, ranks) in (0..).zip(&mut left) {
+                if *ranks > 0 {
+                    hosts.push(host);
+                    *ranks -= 1;
+                }
+            }
+        }
+        Shape { hosts: hosts.clone().into(), ..Shape::flat(hosts.len() as u32) }
+    }
+
+    const SHAPES: &[&[u32]] =
+        &[&[2, 1], &[2, 2], &[1, 3], &[3, 2, 4], &[2, 2, 2, 2], &[4, 4], &[1, 1, 5], &[8, 8, 8, 8]];
+
+    #[test]
+    fn all_reduce_traffic_is_as_stated() {
+        for sizes in SHAPES {
+            let shape = shape(sizes);
+            let (nhosts, rails) = (sizes.len(), *sizes.iter().min().unwrap() as usize);
+            let of = |rank: Rank| {
+                let levels = Levels::of(&shape);
+                let Place { host, index } = levels.place(rank);
+                let m = levels.hosts[host].len();
+                if index < rails { (rails + m - 2) * nhosts + 2 * (nhosts - 1) } else { rails * nhosts }
+            };
+            let expected: Vec<u32> = (0..shape.nranks()).map(|rank| of(rank) as u32).collect();
+            let traffic = Traffic::of(&TWO_LEVEL, Collective::AllReduce, &shape);
+            assert_eq!(traffic.chunks, expected, "{sizes:?}");
+            let steps = 2 + 2 * (nhosts - 1);
+            assert!(traffic.steps as usize <= steps, "{sizes:?}: {} steps", traffic.steps);
+            assert!(rails == 1 || traffic.steps as usize == steps, "{sizes:?}: {} steps", traffic.steps);
+        }
+    }
+
+    #[test]
+    fn blocks_travel_as_stated() {
+        for sizes in SHAPES.iter().filter(|sizes| sizes.iter().all(|&m| m == sizes[0])) {
+            let (shape, nhosts, m) = (shape(sizes), sizes.len() as u32, sizes[0]);
+            let sent = (m - 1) * nhosts + nhosts - 1;
+            for collective in [Collective::ReduceScatter, Collective::AllGather] {
+                Traffic::of(&TWO_LEVEL, collective, &shape).assert_all(nhosts, sent, sent);
+            }
+        }
+    }
+
+    #[test]
+    fn rooted_traffic_is_as_stated() {
+        for sizes in SHAPES {
+            let shape = shape(sizes);
+            for root in 0..shape.nranks() {
+                for collective in [Collective::Broadcast, Collective::Reduce] {
+                    let traffic = Traffic::of(&TWO_LEVEL, collective, &shape.clone().with_root(root));
+                    assert!(traffic.steps <= sizes.len() as u32, "{sizes:?} root {root}: {traffic:?}");
+                    assert_eq!(
+                        traffic.chunks.iter().sum::<u32>(),
+                        shape.nranks() - 1,
+                        "{sizes:?} root {root}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_shapes_of_two_levels_are_supported() {
+        let supports = |sizes, collective| supports(collective, &shape(sizes));
+        assert!(!supports(&[4], Collective::AllReduce));
+        assert!(!supports(&[1, 1, 1], Collective::AllReduce));
+        assert!(supports(&[1, 2], Collective::AllReduce));
+        assert!(supports(&[2, 2], Collective::AllGather));
+        assert!(!supports(&[1, 2], Collective::AllGather));
+        assert!(!supports(&[2, 2], Collective::Gather));
+    }
 }
