@@ -388,3 +388,6 @@ impl LaneTable {
         self.of_steps.push(index);
     }
 }
+
+#[cfg(test)]
+mod tests;
