@@ -150,10 +150,11 @@ impl Hub {
     }
 
     fn parse(&self, offer: &Offer) -> Result<u64, String> {
-        let bytes: &[u8; OFFER] =
-            offer.0.as_slice().try_into().map_err(|_| {
-                format!("an offer of {} bytes, expected {OFFER}", offer.0.len())
-            })?;
+        let bytes: &[u8; OFFER] = offer
+            .0
+            .as_slice()
+            .try_into()
+            .map_err(|_| format!("an offer of {} bytes, expected {OFFER}", offer.0.len()))?;
         let [m0, m1, m2, m3, rest @ ..] = bytes;
         if [*m0, *m1, *m2, *m3] != OFFER_MAGIC {
             return Err("an offer of another transport or version".to_owned());

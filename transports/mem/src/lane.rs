@@ -296,8 +296,8 @@ impl Lane {
         let Some(peer) = self.peer.clone() else { return After::Idle };
         let (inbound, obituary) = (&self.me.inbound, peer.obituary());
         let lost = peer.end() == End::Lost;
-        let left_behind = self.received < inbound.published()
-            && !(lost && inbound.letter(self.received).borrowed);
+        let left_behind =
+            self.received < inbound.published() && !(lost && inbound.letter(self.received).borrowed);
         self.fail_sends(&obituary, events);
         if left_behind {
             return After::Idle;
@@ -372,7 +372,9 @@ impl Lane {
             Some(Sink::Reduce { .. }) if !self.reduces => {
                 "Sink::Reduce, which this hub was told not to offer (Limits::reduces)".to_owned()
             }
-            Some(Sink::Reduce { reduction, .. }) if !(len as usize).is_multiple_of(reduction.dtype.size()) => {
+            Some(Sink::Reduce { reduction, .. })
+                if !(len as usize).is_multiple_of(reduction.dtype.size()) =>
+            {
                 format!("a reduction of {len} bytes of {:?}, which are not whole elements", reduction.dtype)
             }
             _ => return None,

@@ -50,11 +50,8 @@ impl Default for MemConfig {
 }
 
 /// What a copy between two threads costs, roughly, on machines of today. The same for every endpoint, so it is symmetric.
-const LINK: Link = Link {
-    latency: Duration::from_nanos(150),
-    overhead: Duration::from_nanos(60),
-    bytes_per_sec: 10e9,
-};
+const LINK: Link =
+    Link { latency: Duration::from_nanos(150), overhead: Duration::from_nanos(60), bytes_per_sec: 10e9 };
 
 /// Connects the endpoints that are opened from it and from its clones.
 #[derive(Clone)]

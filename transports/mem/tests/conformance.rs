@@ -57,7 +57,12 @@ struct Buffered(MemTransport);
 
 impl Fixture for Buffered {
     fn new() -> Self {
-        Self(MemTransport::new(MemConfig { eager: 8 << 10, window: 3, reduces: false, ..MemConfig::default() }))
+        Self(MemTransport::new(MemConfig {
+            eager: 8 << 10,
+            window: 3,
+            reduces: false,
+            ..MemConfig::default()
+        }))
     }
     fn endpoints(&self, n: usize) -> Vec<Box<dyn Endpoint>> {
         open(&self.0, n)

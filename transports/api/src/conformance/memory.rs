@@ -60,7 +60,11 @@ impl Buffer {
             // SAFETY: as in `write`.
             let byte = unsafe { *memory.bytes[index].get() };
             let distance = index as isize - memory.start as isize;
-            assert_eq!(byte, CANARY, "{what}: the byte at {distance} of a buffer of {} was written", memory.len);
+            assert_eq!(
+                byte, CANARY,
+                "{what}: the byte at {distance} of a buffer of {} was written",
+                memory.len
+            );
         }
     }
     /// It holds `expected` and its guards are whole.

@@ -86,7 +86,11 @@ fn run<F: Fixture>(rig: &mut Rig<F>, streams: &mut [Stream], random: &mut Random
 }
 
 fn small_sizes(n: usize, random: &mut Random) -> Vec<usize> {
-    (0..n).map(|_| random.below(1 << random.below(13)) as usize).collect()
+    let mut size = || {
+        let most = 1 << random.below(13);
+        random.below(most) as usize
+    };
+    (0..n).map(|_| size()).collect()
 }
 
 /// Clause 1: the i-th send meets the i-th receive, both ways, whichever is posted first.
@@ -179,7 +183,10 @@ pub fn full_changes_nothing<F: Fixture>() {
         // Refused, so they must never be seen: their stamps and lengths are wrong.
         let wrong = Buffer::filled(77, 0, 1);
         let refused = (0..3).filter(|_| rig.try_send(lane, &wrong, stamp).is_none()).count();
-        assert!(refused == 3 || F::SPURIOUS_FULL, "clause 2: Full, and then accepted without an event or poll");
+        assert!(
+            refused == 3 || F::SPURIOUS_FULL,
+            "clause 2: Full, and then accepted without an event or poll"
+        );
         if refused < 3 {
             continue;
         }
@@ -297,8 +304,7 @@ pub fn mismatched_lengths_and_stamps_are_named<F: Fixture>() {
         let first = [rig.send(a, &Buffer::filled(9, 0, 3), 1), rig.recv(b, &good, 1)];
         rig.finish(&first);
         let dst = Buffer::new(posted, 1);
-        let tokens =
-            [rig.send(a, &Buffer::filled(sent, 0, 4), their_stamp), rig.recv(b, &dst, our_stamp)];
+        let tokens = [rig.send(a, &Buffer::filled(sent, 0, 4), their_stamp), rig.recv(b, &dst, our_stamp)];
         rig.settle(&tokens[1..]);
         let seen = rig.outcome(tokens[1]).cloned();
         let Some(Err(TransportError::Mismatch {
@@ -363,7 +369,8 @@ pub fn small_budgets_make_progress<F: Fixture>() {
     let mut tokens = vec![rig.recv(long.1, &dst, 1), rig.send(long.0, &src, 1)];
     for stamp in 0..20 {
         let small = Buffer::new(10, 0);
-        let pair = [rig.send(other.0, &Buffer::filled(10, 0, stamp), stamp), rig.recv(other.1, &small, stamp)];
+        let pair =
+            [rig.send(other.0, &Buffer::filled(10, 0, stamp), stamp), rig.recv(other.1, &small, stamp)];
         rig.finish(&pair);
         small.expect_pattern(stamp, "a short message beside a long one");
     }

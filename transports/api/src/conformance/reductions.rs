@@ -99,7 +99,8 @@ pub fn reductions_of_long_messages_equal_the_kernels<F: Fixture>() {
     if !limits.reduces {
         return;
     }
-    for (stamp, dtype) in [DataType::F32, DataType::Bf16, DataType::I64, DataType::U8].into_iter().enumerate() {
+    for (stamp, dtype) in [DataType::F32, DataType::Bf16, DataType::I64, DataType::U8].into_iter().enumerate()
+    {
         let count = (limits.max_message as usize / dtype.size()).min(300_007);
         let reduction = Reduction { dtype, combine: Combine::Sum, pre: None, divide: None };
         let case = Case {

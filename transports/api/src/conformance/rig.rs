@@ -272,11 +272,18 @@ impl<F: Fixture> Rig<F> {
         let posted = posted.unwrap_or_else(|| panic!("an event of {token:?}, which was never accepted"));
         let Posted { lane, direction, .. } = *posted;
         assert_eq!(lane.end, end, "an event of {token:?} came from another endpoint than it was posted to");
-        assert!(posted.outcome.is_none(), "clause 3: a second event of {token:?} ({direction:?} on {lane:?})");
+        assert!(
+            posted.outcome.is_none(),
+            "clause 3: a second event of {token:?} ({direction:?} on {lane:?})"
+        );
         assert!(!self.closed.contains_key(&lane), "clause 4: an event of {token:?} after Closed");
         let queue = self.queues.get_mut(&(lane, direction)).expect("it was posted");
         if outcome.is_ok() {
-            assert_eq!(queue.front(), Some(&token), "clause 1: a {direction:?} on {lane:?} is done out of order");
+            assert_eq!(
+                queue.front(),
+                Some(&token),
+                "clause 1: a {direction:?} on {lane:?} is done out of order"
+            );
         }
         queue.retain(|&other| other != token);
         posted.outcome = Some(outcome);
