@@ -13,7 +13,7 @@ pub use overlap::{Scope, Work};
 
 use crate::{
     cost::tuner::Tuner,
-    engine::{CommId, OperationId, progress::Context},
+    engine::{CommId, OperationId, Stats, progress::Context},
     error::{Error, Result, UsageError},
     plan::{Collective, Rank, Shape},
 };
@@ -71,21 +71,6 @@ pub struct Choice {
     pub transport: String,
     /// Every candidate with its predicted time, best first.
     pub candidates: Vec<(&'static str, Duration)>,
-}
-
-/// Memory and traffic of a communicator's context.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Bytes held: lanes and their buffers, scratch and staging.
-    pub memory_bytes: u64,
-    /// Lanes that exist.
-    pub lanes: u32,
-    /// Payload bytes that left, by peer.
-    pub sent_bytes: Vec<u64>,
-    /// Payload bytes that arrived, by peer.
-    pub received_bytes: Vec<u64>,
-    /// Operations that completed.
-    pub operations: u64,
 }
 
 impl fmt::Debug for Communicator {
