@@ -8,3 +8,5 @@ pub mod algo;
 pub mod engine;
 #[forbid(unsafe_code)]
 pub mod plan;
+#[forbid(unsafe_code)]
+pub mod verify;
