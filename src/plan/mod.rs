@@ -201,6 +201,15 @@ pub enum Lane {
     Recv(Rank),
 }
 
+impl Lane {
+    /// The other end.
+    pub fn peer(self) -> Rank {
+        match self {
+            Lane::Send(peer) | Lane::Recv(peer) => peer,
+        }
+    }
+}
+
 /// An index of [`Plan::lanes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneIndex(pub u32);

@@ -32,7 +32,7 @@
 
 pub use rondel_device::{
     Combine, DataType, Device, DeviceError, Element, F8E4M3, F8E5M2, HostDevice, Keep, Operand, Ran,
-    Reduction, ReductionError, Scalar, Token, kernels,
+    ReduceOp, Reduction, ReductionError, Scalar, Token, kernels,
 };
 
 mod acceptor;
