@@ -11,6 +11,8 @@ pub mod engine;
 pub mod error;
 #[forbid(unsafe_code)]
 pub mod plan;
+#[forbid(unsafe_code)]
+pub mod verify;
 
 pub use error::{Error, Result};
 pub use rondel_transport_api::{DataType, Element, F8E4M3, F8E5M2, ReduceOp, Scalar};

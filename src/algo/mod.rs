@@ -4,30 +4,31 @@
 //! lines over building blocks, which are functions over a `Group` of ranks; `two_level` is nothing but a composition
 //! of the blocks of others. Positions in the order of a shape say who is whose neighbour; blocks are named by rank.
 //!
-//! For n ranks on H hosts and a vector (all blocks together) of B bytes, B' being one block; bytes: sent by the busiest
-//! rank.
+//! For n ranks on H hosts and a vector of B bytes (for gather, scatter and all_to_all: blocks of B bytes); bytes are those
+//! that the busiest rank sends, log is the logarithm to base 2:
 //!
-//! | algorithm          | collectives                                | steps            | bytes        | best for |
-//! |--------------------|--------------------------------------------|------------------|--------------|----------|
-//! | `ring`             | all_reduce                                 | 2(n-1)           | 2(n-1)/n B   | long vectors, two good links per rank |
-//! |                    | reduce_scatter, all_gather                 | n-1              | (n-1)/n B    | the same |
-//! |                    | broadcast, reduce (pipelined chains)       | n-1              | B            | long vectors |
-//! | `tree`             | all_reduce                                 | 2 log2 n         | 2 B          | middle lengths, many ranks |
-//! |                    | broadcast, reduce                          | 1 + log2 (n-1)   | B            | the same |
-//! | `one_shot`         | all_reduce, broadcast                      | 1                | (n-1) B      | a few bytes, few ranks |
-//! |                    | reduce                                     | 1                | B            | short vectors |
-//! |                    | gather, scatter                            | 1                | B' / (n-1) B'| all lengths |
-//! | `direct`           | all_reduce                                 | 2                | 2(n-1)/n B   | ranks of one host, or behind one switch |
-//! |                    | reduce_scatter, all_gather                 | 1                | (n-1)/n B    | the same |
-//! | `doubling`         | all_reduce                                 | log2 n (+ 2)     | B log2 n     | short vectors, many ranks |
-//! | `halving_doubling` | all_reduce                                 | 2 log2 n         | 2(n-1)/n B   | middle lengths |
-//! |                    | reduce_scatter, all_gather                 | log2 n           | (n-1)/n B    | short blocks, many ranks |
-//! | `two_level`        | all_reduce                                 | 2 + 2(H-1)       | see there    | several hosts of several ranks |
-//! |                    | reduce_scatter, all_gather (equal hosts)   | H                | see there    | the same |
-//! |                    | broadcast, reduce                          | H                | see there    | the same |
-//! | `pairwise`         | all_to_all                                 | n-1              | (n-1) B'     | |
-//! | `dissemination`    | barrier                                    | log2 n           | a token each | |
-//! | `p2p`              | send, recv                                 | 1                | B            | |
+//! | algorithm          | collectives                | steps        | bytes      | best for                  |
+//! |--------------------|----------------------------|--------------|------------|---------------------------|
+//! | `ring`             | all_reduce                 | 2(n-1)       | 2(n-1)/n B | long vectors              |
+//! |                    | reduce_scatter, all_gather | n-1          | (n-1)/n B  | long vectors              |
+//! |                    | broadcast, reduce          | n-1          | B          | long vectors              |
+//! | `tree`             | all_reduce                 | 2 log n      | 2 B        | middle lengths, many ranks |
+//! |                    | broadcast, reduce          | 1 + log(n-1) | B          | middle lengths, many ranks |
+//! | `one_shot`         | all_reduce, broadcast      | 1            | (n-1) B    | a few bytes, few ranks    |
+//! |                    | reduce                     | 1            | B          | a few bytes, few ranks    |
+//! |                    | gather                     | 1            | B          | all lengths               |
+//! |                    | scatter                    | 1            | (n-1) B    | all lengths               |
+//! | `direct`           | all_reduce                 | 2            | 2(n-1)/n B | ranks of one host         |
+//! |                    | reduce_scatter, all_gather | 1            | (n-1)/n B  | ranks of one host         |
+//! | `doubling`         | all_reduce                 | log n (+ 2)  | B log n    | a few bytes, many ranks   |
+//! | `halving_doubling` | all_reduce                 | 2 log n      | 2(n-1)/n B | middle lengths            |
+//! |                    | reduce_scatter, all_gather | log n        | (n-1)/n B  | short blocks, many ranks  |
+//! | `two_level`        | all_reduce                 | 2 H          | see there  | several hosts             |
+//! |                    | reduce_scatter, all_gather | H            | see there  | several hosts, all equal  |
+//! |                    | broadcast, reduce          | H            | see there  | several hosts             |
+//! | `pairwise`         | all_to_all                 | n-1          | (n-1) B    | all lengths               |
+//! | `dissemination`    | barrier                    | log n        | tokens     |                           |
+//! | `p2p`              | send, recv                 | 1            | B          |                           |
 
 mod direct;
 mod dissemination;

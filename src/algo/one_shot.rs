@@ -35,7 +35,8 @@ fn build(b: &mut Builder, collective: Collective, shape: &Shape) {
     let is_root = g.rank() == shape.root;
     match collective {
         Collective::AllReduce => all_reduce(b, &g),
-        Collective::Reduce => reduce(b, &g, shape.root, input, |_| output, true),
+        Collective::Reduce if is_root => combine(b, &g, input, output, true),
+        Collective::Reduce => b.send(shape.root, input),
         Collective::Broadcast => {
             broadcast(b, &g, shape.root, if is_root { input } else { output });
             if is_root {
@@ -73,22 +74,6 @@ fn all_reduce(b: &mut Builder, g: &Group) {
     let sum = b.scratch_like(input);
     combine(b, g, input, sum, false);
     b.copy(sum, output, true);
-}
-
-/// Combines `src` of all members in `dst` of the root.
-pub(super) fn reduce(
-    b: &mut Builder,
-    g: &Group,
-    root: Rank,
-    src: Span,
-    dst: impl FnOnce(&mut Builder) -> Span,
-    last: bool,
-) {
-    if g.rank() != root {
-        return b.send(root, src);
-    }
-    let dst = dst(b);
-    combine(b, g, src, dst, last);
 }
 
 /// Combines `local` and the next message of every other member in `dst`.
