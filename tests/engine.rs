@@ -44,7 +44,11 @@ fn run_all(n: u32, config: MemConfig, counts: &[usize], dtype: DataType, change:
                 for (rank, operation) in started.iter().enumerate() {
                     cluster.engines[rank].take_outcome(*operation).expect("it is over").unwrap();
                 }
-                buffers.check(&format!("{} {} n={n} count={count} in_place={in_place}", algorithm.name, collective.name()));
+                buffers.check(&format!(
+                    "{} {} n={n} count={count} in_place={in_place}",
+                    algorithm.name,
+                    collective.name()
+                ));
             }
         }
     }
@@ -77,7 +81,8 @@ fn rounds_channels_and_slices() {
 fn operations_on_the_same_memory_run_one_after_the_other() {
     let shape = Shape::flat(4);
     let ring = algo::Algorithm::named("ring").unwrap();
-    let mut cluster = Cluster::new(&shape, MemConfig { eager: 0, ..MemConfig::default() }, move |_, _| route(ring));
+    let mut cluster =
+        Cluster::new(&shape, MemConfig { eager: 0, ..MemConfig::default() }, move |_, _| route(ring));
     let mut buffers = Buffers::new(Collective::AllReduce, &shape, DataType::I64, 10_000, true, 1);
     let first = cluster.submit_all(&mut buffers, ReduceOp::Sum);
     let second = cluster.submit_all(&mut buffers, ReduceOp::Sum);
@@ -93,7 +98,9 @@ fn many_operations_share_the_lanes() {
     let ring = algo::Algorithm::named("ring").unwrap();
     let mut cluster = Cluster::new(&shape, MemConfig::default(), move |_, _| route(ring));
     let mut all: Vec<Buffers> = (0..20)
-        .map(|k| Buffers::new(Collective::AllReduce, &shape, DataType::I32, 100 + 997 * k, k % 2 == 0, k as u64))
+        .map(|k| {
+            Buffers::new(Collective::AllReduce, &shape, DataType::I32, 100 + 997 * k, k % 2 == 0, k as u64)
+        })
         .collect();
     let started: Vec<Vec<OperationId>> =
         all.iter_mut().map(|buffers| cluster.submit_all(buffers, ReduceOp::Sum)).collect();

@@ -78,7 +78,9 @@ impl Collective {
     /// How the input of the root, or of another rank, is cut.
     pub fn input_at(self, root: bool, nranks: u32) -> Layout {
         match self {
-            Collective::AllReduce | Collective::Reduce | Collective::Barrier | Collective::Send => Layout::Flat,
+            Collective::AllReduce | Collective::Reduce | Collective::Barrier | Collective::Send => {
+                Layout::Flat
+            }
             Collective::Broadcast if root => Layout::Flat,
             Collective::ReduceScatter | Collective::AllToAll => Layout::Blocked(nranks),
             Collective::Scatter if root => Layout::Blocked(nranks),
@@ -94,7 +96,9 @@ impl Collective {
             Collective::AllGather | Collective::AllToAll => Layout::Blocked(nranks),
             Collective::Gather if root => Layout::Blocked(nranks),
             Collective::ReduceScatter | Collective::Scatter => Layout::Blocked(1),
-            Collective::Reduce | Collective::Gather | Collective::Barrier | Collective::Send => Layout::Absent,
+            Collective::Reduce | Collective::Gather | Collective::Barrier | Collective::Send => {
+                Layout::Absent
+            }
         }
     }
     /// How the buffers of an in-place call of `rank` lie in each other; `None` where it has only one buffer, or no

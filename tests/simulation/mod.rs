@@ -4,7 +4,9 @@ use rondel::{
     DataType, ReduceOp,
     algo::Algorithm,
     bootstrap::{Answer, Liveness, Notice},
-    engine::{CommId, CommSpec, Command, Engine, EngineConfig, OperationId, Path, Route, Submission, call::Call},
+    engine::{
+        CommId, CommSpec, Command, Engine, EngineConfig, OperationId, Path, Route, Submission, call::Call,
+    },
     plan::{Alias, Collective, Layout, Rank, Shape},
 };
 use rondel_mem::{MemConfig, MemTransport};
@@ -15,22 +17,22 @@ const COMM: u64 = 7;
 /// Virtual time that passes when nothing moves.
 const TICK: Duration = Duration::from_millis(20);
 
-pub fn route(algorithm: &'static Algorithm) -> Route {
+pub(crate) fn route(algorithm: &'static Algorithm) -> Route {
     Route { algorithm, channels: 1, slice_bytes: 16 << 10, round_bytes: 64 << 10 }
 }
 
 /// One engine a rank, and what the watchers would do between them.
-pub struct Cluster {
-    pub engines: Vec<Engine>,
+pub(crate) struct Cluster {
+    pub(crate) engines: Vec<Engine>,
     comms: Vec<CommId>,
-    pub now: Duration,
+    pub(crate) now: Duration,
     /// Last call entered by each rank, and what it was by number.
     entered: Vec<HashMap<u64, Call>>,
     seq: Vec<u64>,
 }
 
 impl Cluster {
-    pub fn new(
+    pub(crate) fn new(
         shape: &Shape,
         config: MemConfig,
         routes: impl Fn(Collective, u64) -> Route + Clone + Send + 'static,
@@ -38,7 +40,7 @@ impl Cluster {
         Self::with_config(shape, config, EngineConfig::default(), routes)
     }
 
-    pub fn with_config(
+    pub(crate) fn with_config(
         shape: &Shape,
         mem: MemConfig,
         config: EngineConfig,
@@ -49,7 +51,7 @@ impl Cluster {
     }
 
     /// Over endpoints that may have been decorated.
-    pub fn over(
+    pub(crate) fn over(
         shape: &Shape,
         endpoints: Vec<Box<dyn Endpoint>>,
         config: EngineConfig,
@@ -80,26 +82,32 @@ impl Cluster {
         Self { engines, comms, now: Duration::ZERO, entered, seq: vec![0; n as usize] }
     }
 
-    pub fn submit_all(&mut self, buffers: &mut Buffers, op: ReduceOp) -> Vec<OperationId> {
+    pub(crate) fn submit_all(&mut self, buffers: &mut Buffers, op: ReduceOp) -> Vec<OperationId> {
         let all: Vec<usize> = (0..self.engines.len()).collect();
         self.submit_some(buffers, op, &all)
     }
 
     /// Only these ranks make the call.
-    pub fn submit_some(&mut self, buffers: &mut Buffers, op: ReduceOp, ranks: &[usize]) -> Vec<OperationId> {
+    pub(crate) fn submit_some(
+        &mut self,
+        buffers: &mut Buffers,
+        op: ReduceOp,
+        ranks: &[usize],
+    ) -> Vec<OperationId> {
         let submit = |&rank: &usize| {
             let submission = buffers.submission(rank, op);
             self.seq[rank] += 1;
             let seq = self.seq[rank];
             self.entered[rank].insert(seq, Call { seq, ..submission.call });
             // SAFETY: the buffers outlive the cluster's work on them: tests keep them until `finish` returned.
-            unsafe { self.engines[rank].submit(self.comms[rank], submission) }.expect("the communicator is healthy")
+            unsafe { self.engines[rank].submit(self.comms[rank], submission) }
+                .expect("the communicator is healthy")
         };
         ranks.iter().map(submit).collect()
     }
 
     /// One look of every rank. Returns whether anything moved.
-    pub fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         let mut moved = false;
         for rank in 0..self.engines.len() {
             moved |= self.engines[rank].step(self.now);
@@ -115,7 +123,7 @@ impl Cluster {
     }
 
     /// Until every rank's operation is over: `operations[i]` may be any rank's.
-    pub fn finish(&mut self, operations: &[OperationId]) {
+    pub(crate) fn finish(&mut self, operations: &[OperationId]) {
         let over = |cluster: &Cluster| {
             cluster.engines.iter().all(|engine| operations.iter().all(|operation| engine.is_over(*operation)))
         };
@@ -161,7 +169,7 @@ impl Cluster {
     }
 }
 
-pub fn endpoints(n: u32, mem: MemConfig) -> Vec<Box<dyn Endpoint>> {
+pub(crate) fn endpoints(n: u32, mem: MemConfig) -> Vec<Box<dyn Endpoint>> {
     let hub = MemTransport::new(mem);
     let open = |rank| {
         let config = Config {
@@ -181,7 +189,7 @@ pub fn endpoints(n: u32, mem: MemConfig) -> Vec<Box<dyn Endpoint>> {
 }
 
 /// Every rank's buffers of one call, filled so that each result is known.
-pub struct Buffers {
+pub(crate) struct Buffers {
     collective: Collective,
     shape: Shape,
     dtype: DataType,
@@ -193,7 +201,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    pub fn new(
+    pub(crate) fn new(
         collective: Collective,
         shape: &Shape,
         dtype: DataType,
@@ -250,7 +258,8 @@ impl Buffers {
     }
 
     fn submission(&mut self, rank: usize, op: ReduceOp) -> Submission {
-        let at = |buffer: &mut Vec<u8>| if buffer.is_empty() { std::ptr::null_mut() } else { buffer.as_mut_ptr() };
+        let at =
+            |buffer: &mut Vec<u8>| if buffer.is_empty() { std::ptr::null_mut() } else { buffer.as_mut_ptr() };
         let (mut input, mut output) = (at(&mut self.inputs[rank]), at(&mut self.outputs[rank]));
         let block = |block: u32| block as usize * self.count * self.dtype.size();
         match self.in_place[rank] {
@@ -275,12 +284,12 @@ impl Buffers {
         }
     }
 
-    pub fn check(&self, what: &str) {
+    pub(crate) fn check(&self, what: &str) {
         self.check_with(what, |value| value);
     }
 
     /// Every element of every output is what `finish` makes of what the collective promises.
-    pub fn check_with(&self, what: &str, finish: impl Fn(i64) -> i64) {
+    pub(crate) fn check_with(&self, what: &str, finish: impl Fn(i64) -> i64) {
         let n = self.shape.nranks();
         let (root, count) = (self.shape.root, self.count as u64);
         let sum = |k| (0..n).map(|rank| self.value(rank, k)).sum();
