@@ -345,3 +345,6 @@ fn lanes(plan: &Plan) -> (Box<[u32]>, Box<[Progress]>) {
     }
     (steps.into(), lanes.into())
 }
+
+#[cfg(test)]
+mod tests;

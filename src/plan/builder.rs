@@ -179,7 +179,7 @@ impl Builder {
     pub fn build(self) -> Plan {
         if let (true, Some((step, span))) = (self.splittable, self.several_blocks) {
             panic!(
-                "rank {} step {step}: {span:?} names several blocks, whose parts do not follow each other when the \
+                "rank {} step {step}: {span} names several blocks, whose parts do not follow each other when the \
                  operation is cut; use one step per block, or declare the plan unsplittable",
                 self.rank
             );
@@ -224,14 +224,14 @@ impl Builder {
         };
         assert!(
             span.len > 0 && span.chunk.checked_add(span.len).is_some_and(|end| end <= chunks),
-            "{}: {span:?} does not lie within that buffer's {chunks} chunks",
+            "{}: {span} does not lie within that buffer's {chunks} chunks",
             self.place()
         );
         assert!(
             span.buf != Buf::Scratch
                 || self.scratch_runs[span.chunk as usize]
                     == self.scratch_runs[(span.chunk + span.len - 1) as usize],
-            "{}: {span:?} spans two allocations of scratch, which do not follow each other in memory",
+            "{}: {span} spans two allocations of scratch, which do not follow each other in memory",
             self.place()
         );
         match (self.alias, span.buf) {
@@ -258,7 +258,7 @@ impl Builder {
         let untouched = self.overwritten[self.input_part(span)].iter().filter(|&&gone| !gone).count();
         assert!(
             untouched == 0 || untouched == span.len as usize,
-            "{}: {span:?} mixes {untouched} chunks of untouched input with others; name them in separate steps",
+            "{}: {span} mixes {untouched} chunks of untouched input with others; name them in separate steps",
             self.place()
         );
         untouched > 0
@@ -273,7 +273,7 @@ impl Builder {
         let span = self.name(span);
         assert!(
             span.buf != Buf::Input || matches!(self.alias, Alias::OutputAt(_)),
-            "{}: writes {span:?}, the caller's input",
+            "{}: writes {span}, the caller's input",
             self.place()
         );
         let input = self.input_part(span);
@@ -314,7 +314,7 @@ impl Builder {
     fn check_overlap(&self, src: Span, dst: Span) {
         assert!(
             src == dst || !src.overlaps(dst),
-            "{}: reads {src:?} and writes {dst:?}, which overlap in part; they must be equal or disjoint",
+            "{}: reads {src} and writes {dst}, which overlap in part; they must be equal or disjoint",
             self.place()
         );
     }
@@ -388,3 +388,6 @@ impl LaneTable {
         self.of_steps.push(index);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,7 @@ pub mod partition;
 pub use builder::Builder;
 pub use collective::{Collective, Layout, Shape};
 
+use std::fmt;
 use std::ops::Range;
 
 /// Number of a rank within its communicator.
@@ -71,6 +72,20 @@ impl Span {
     /// Whether the two share a chunk.
     pub fn overlaps(self, other: Span) -> bool {
         self.buf == other.buf && self.chunk < other.chunk + other.len && other.chunk < self.chunk + self.len
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let buf = match self.buf {
+            Buf::Input => "input",
+            Buf::Output => "output",
+            Buf::Scratch => "scratch",
+        };
+        match self.len {
+            1 => write!(f, "{buf}[{}]", self.chunk),
+            len => write!(f, "{buf}[{}..{}]", self.chunk, u64::from(self.chunk) + u64::from(len)),
+        }
     }
 }
 

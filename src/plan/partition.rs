@@ -39,9 +39,8 @@ pub struct Partition {
     /// Elements of a full round.
     round: u64,
     rounds: u32,
-    /// Channels that each round is divided by; those without work in the first round are not counted in `working`.
+    /// Channels with work in the first round.
     channels: u32,
-    working: u32,
     slices: u32,
     /// Bytes from one run of scratch to the next, for each chunk of it.
     scratch_stride: u64,
@@ -82,7 +81,6 @@ impl Partition {
             round: cut.count,
             rounds: 1,
             channels: 1,
-            working: 1,
             slices: 1,
             scratch_stride: 0,
         };
@@ -108,7 +106,7 @@ impl Partition {
 
     /// Channels with work.
     pub fn channels(&self) -> u32 {
-        self.working
+        self.channels
     }
 
     /// Slices that each step is cut into.
@@ -118,7 +116,7 @@ impl Partition {
 
     /// What one execution covers. The first piece is the largest; a later one may be empty.
     pub fn piece(&self, round: u32, channel: u32) -> Piece {
-        debug_assert!(round < self.rounds && channel < self.working);
+        debug_assert!(round < self.rounds && channel < self.channels);
         let start = self.round.saturating_mul(u64::from(round)).min(self.count);
         let in_round = self.round.min(self.count - start);
         let share = self.share(in_round, self.channels);
@@ -170,9 +168,8 @@ impl Partition {
     }
 
     fn cut_channels(&mut self, channels: u32) {
-        self.channels = channels;
         let share = self.share(self.round, channels).max(1);
-        self.working = self.round.div_ceil(share).max(1) as u32;
+        self.channels = self.round.div_ceil(share).max(1) as u32;
     }
 
     /// The even share of one of `parts`, in whole lines.
@@ -206,3 +203,6 @@ fn pad(value: u64, unit: u64) -> u64 {
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
+
+#[cfg(test)]
+mod tests;
