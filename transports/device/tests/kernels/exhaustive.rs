@@ -66,7 +66,7 @@ fn sixteen_bit_values_are_compared_with_special_ones() {
     let all: Vec<u64> = (0..1 << 16).collect();
     for dtype in [DataType::F16, DataType::Bf16] {
         for combine in [Combine::Min, Combine::Max, Combine::Prod, Combine::Sum] {
-            for other in [0x0000, 0x8000, 0x0001, 0x3c00, 0x3c01, 0x7c00, 0xfc00, 0x7f80, 0xff80, 0xffff] {
+            for other in [0x8000, 0x0001, 0x3c01, 0x7c00, 0xff80] {
                 let others = vec![other; all.len()];
                 for operands in
                     [[(&all[..], false), (&others[..], false)], [(&others[..], false), (&all[..], false)]]
