@@ -198,3 +198,43 @@ fn lanes_run_over_ipv6() {
     poll_until(&mut [&mut a, &mut b], "both are done", |seen| seen.len() == 2);
     assert!(src == dst);
 }
+
+/// Switches the loopback interface of this thread's network namespace on or off.
+fn switch_loopback(on: bool) {
+    // SAFETY: an all-zero request is valid, and the name fits with its final zero.
+    unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        request.ifr_name[..2].copy_from_slice(&[b'l' as libc::c_char, b'o' as libc::c_char]);
+        request.ifr_ifru.ifru_flags = if on { libc::IFF_UP as libc::c_short } else { 0 };
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        assert_eq!(libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request), 0);
+        libc::close(socket);
+    }
+}
+
+#[test]
+fn a_host_that_falls_silent_is_a_lost_peer() {
+    let scene = std::thread::spawn(|| {
+        // SAFETY: takes no pointer; concerns this thread and those that it starts.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            // A network of one's own, to be switched off, takes a privilege.
+            return;
+        }
+        switch_loopback(true);
+        let doors = [0, 1].map(|_| Door::open(Ipv4Addr::LOCALHOST.into()));
+        let mut config = doors[0].config(0, 1);
+        config.silence = Duration::from_millis(800);
+        let (mut a, mut b) = (endpoint(&config), endpoint(&doors[1].config(1, 1)));
+        let (lane, _) = connect(&mut a, &mut b);
+        switch_loopback(false);
+        let (src, mut dst) = (vec![3u8; 1000], vec![0u8; 1000]);
+        recv(&mut a, lane, &mut dst, 1);
+        send(&mut a, lane, &src, 2);
+        let seen = poll_until(&mut [&mut a], "the lane ends", is_closed);
+        switch_loopback(true);
+        let error = cause_of(seen);
+        assert!(matches!(error, TransportError::Lost { .. }), "{error}");
+        assert!(error.to_string().contains("has not acknowledged anything"), "{error}");
+    });
+    scene.join().expect("the lost peer is noticed");
+}
