@@ -8,6 +8,7 @@ pub mod bootstrap;
 pub mod comm;
 pub mod engine;
 pub mod error;
+mod membership;
 pub mod plan;
 
 pub use comm::Communicator;

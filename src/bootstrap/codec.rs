@@ -6,7 +6,7 @@
 use super::{Card, LaneOffer, Member};
 use crate::{
     engine::call::Call,
-    error::{Cause, Failure},
+    error::{Cause, Failure, SetupError},
     plan::Collective,
 };
 use rondel_transport_api::{Advert, DataType, Link, Offer, ReduceOp, Scalar};
@@ -25,6 +25,26 @@ pub const MAX_ADVERTS: usize = 64;
 pub const MAX_ADDRESSES: usize = 64;
 /// Longest encoding of one member, in bytes.
 pub const MAX_MEMBER: usize = 32 * 1024;
+
+/// Whether others would accept this member.
+pub(crate) fn check_member(member: &Member) -> Result<(), SetupError> {
+    let mut w = Writer::new();
+    w.member(member);
+    let bytes = w.into_bytes();
+    let mut r = Reader::new(&bytes);
+    let fits = bytes.len() <= MAX_MEMBER - 64 && r.member().as_ref() == Ok(member);
+    if fits && r.finish().is_ok() {
+        return Ok(());
+    }
+    Err(SetupError::Config(format!(
+        "what rank {} says about itself ({} addresses, {} adverts, {} bytes) is more than a member may say \
+         ({MAX_ADDRESSES}, {MAX_ADVERTS}, {MAX_MEMBER}): restrict its interfaces or transports",
+        member.rank,
+        member.addresses.len(),
+        member.card.adverts.len(),
+        bytes.len()
+    )))
+}
 
 /// Bytes that are not what they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -82,7 +82,7 @@ impl AsFd for Poller {
 }
 
 /// The time that is left, rounded up so that nobody wakes before it is over; -1: for ever.
-pub(crate) fn timeout_ms(until: Option<Instant>) -> i32 {
+fn timeout_ms(until: Option<Instant>) -> i32 {
     match until.map(|until| until.saturating_duration_since(Instant::now())) {
         None => -1,
         Some(left) => left.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32,

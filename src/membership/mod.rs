@@ -33,7 +33,7 @@ const GRACE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 /// completed anew: when all leave together, nobody needs new ones.
 const COURTESY: Duration = Duration::from_secs(1);
 /// How soon a peer that can neither be reached nor refuses is tried again.
-const REDIAL: Duration = Duration::from_millis(250);
+const REDIAL: Duration = Duration::from_millis(100);
 
 /// Something that everybody has to know.
 #[derive(Clone, Debug)]
@@ -168,7 +168,7 @@ impl Membership {
         self.actions.extend(known.into_iter().map(|news| Action::Send { to: rank, news }));
     }
     /// The last link to a rank closed or broke.
-    pub(crate) fn handle_link_down(&mut self, rank: Rank, now: Instant) {
+    pub(crate) fn handle_link_down(&mut self, rank: Rank) {
         let Some(link) = self.links.get_mut(&rank) else { return };
         if self.left.contains(&rank) || self.failure.is_some() || self.leaving {
             self.links.remove(&rank);
