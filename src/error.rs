@@ -65,6 +65,8 @@ pub enum SetupError {
 pub struct Failure {
     /// The rank that saw the cause first.
     pub origin: Rank,
+    /// The communicator that failed; `None`: every communicator that contains the culprit.
+    pub comm: Option<u64>,
     /// What happened.
     pub cause: Cause,
     /// What this rank was waiting for when it learned of it.
@@ -181,6 +183,45 @@ impl Failure {
             Cause::Deadline { peers, .. } => peers.first().map(|p| p.0),
             Cause::Bug(_) => None,
         }
+    }
+}
+
+impl Failure {
+    /// The same failure with other numbers for the ranks. What another rank waited for is left out; a rank that has no
+    /// number on the other side turns the cause into its sentence.
+    pub(crate) fn renamed(&self, rename: impl Fn(Rank) -> Option<Rank>) -> Failure {
+        let cause = self.cause.renamed(&rename).unwrap_or_else(|| Cause::Reported {
+            rank: self.culprit().and_then(&rename).unwrap_or(0),
+            what: self.cause.to_string(),
+        });
+        let origin = rename(self.origin).unwrap_or(self.origin);
+        Failure { origin, comm: self.comm, cause, waiting: None, agreed: self.agreed }
+    }
+}
+
+impl Cause {
+    fn renamed(&self, rename: impl Fn(Rank) -> Option<Rank>) -> Option<Cause> {
+        let mut cause = self.clone();
+        match &mut cause {
+            Cause::ProcessEnded { rank, .. }
+            | Cause::Silent { rank, .. }
+            | Cause::Aborted { rank, .. }
+            | Cause::Left { rank }
+            | Cause::Device { rank, .. }
+            | Cause::Reported { rank, .. }
+            | Cause::LaneLost { peer: rank, .. } => *rank = rename(*rank)?,
+            Cause::Mismatch { rank, peer, .. } => {
+                *rank = rename(*rank)?;
+                *peer = rename(*peer)?;
+            }
+            Cause::Deadline { peers, .. } => {
+                for (rank, _) in peers {
+                    *rank = rename(*rank)?;
+                }
+            }
+            Cause::Bug(_) => {}
+        }
+        Some(cause)
     }
 }
 

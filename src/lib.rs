@@ -3,14 +3,18 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("rondel supports Linux only");
 
+#[forbid(unsafe_code)]
 pub mod algo;
 pub mod bootstrap;
-pub mod comm;
+pub mod cost;
 pub mod engine;
 pub mod error;
+#[forbid(unsafe_code)]
 mod membership;
+#[forbid(unsafe_code)]
 pub mod plan;
+#[forbid(unsafe_code)]
+pub mod verify;
 
-pub use comm::Communicator;
 pub use error::{Error, Result};
 pub use rondel_transport_api::{DataType, Element, F8E4M3, F8E5M2, ReduceOp, Scalar};

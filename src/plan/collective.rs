@@ -1,6 +1,6 @@
 //! The collectives: which buffers they have, and what must stand in them afterwards.
 
-use super::Rank;
+use super::{Alias, Rank};
 
 /// A collective operation. Its root (or, for send and receive, its peer) is part of the [`Shape`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +31,17 @@ pub enum Layout {
     Blocked(u32),
 }
 
+impl Layout {
+    /// Chunks of the buffer, where a flat one is cut into `nchunks`.
+    pub const fn chunks(self, nchunks: u32) -> u32 {
+        match self {
+            Layout::Absent => 0,
+            Layout::Flat => nchunks,
+            Layout::Blocked(blocks) => blocks,
+        }
+    }
+}
+
 impl Collective {
     /// Its name in messages and on the command line.
     pub const fn name(self) -> &'static str {
@@ -58,28 +69,56 @@ impl Collective {
     }
     /// How `rank`'s input is cut. `count` of a blocked buffer is that of one block.
     pub fn input(self, rank: Rank, shape: &Shape) -> Layout {
+        self.input_at(rank == shape.root, shape.nranks())
+    }
+    /// How `rank`'s output is cut.
+    pub fn output(self, rank: Rank, shape: &Shape) -> Layout {
+        self.output_at(rank == shape.root, shape.nranks())
+    }
+    /// How the input of the root, or of another rank, is cut.
+    pub fn input_at(self, root: bool, nranks: u32) -> Layout {
         match self {
             Collective::AllReduce | Collective::Reduce | Collective::Barrier | Collective::Send => {
                 Layout::Flat
             }
-            Collective::Broadcast if rank == shape.root => Layout::Flat,
-            Collective::ReduceScatter | Collective::AllToAll => Layout::Blocked(shape.nranks()),
-            Collective::Scatter if rank == shape.root => Layout::Blocked(shape.nranks()),
+            Collective::Broadcast if root => Layout::Flat,
+            Collective::ReduceScatter | Collective::AllToAll => Layout::Blocked(nranks),
+            Collective::Scatter if root => Layout::Blocked(nranks),
             Collective::AllGather | Collective::Gather => Layout::Blocked(1),
             Collective::Broadcast | Collective::Scatter | Collective::Recv => Layout::Absent,
         }
     }
-    /// How `rank`'s output is cut.
-    pub fn output(self, rank: Rank, shape: &Shape) -> Layout {
+    /// How the output of the root, or of another rank, is cut.
+    pub fn output_at(self, root: bool, nranks: u32) -> Layout {
         match self {
             Collective::AllReduce | Collective::Broadcast | Collective::Recv => Layout::Flat,
-            Collective::Reduce if rank == shape.root => Layout::Flat,
-            Collective::AllGather | Collective::AllToAll => Layout::Blocked(shape.nranks()),
-            Collective::Gather if rank == shape.root => Layout::Blocked(shape.nranks()),
+            Collective::Reduce if root => Layout::Flat,
+            Collective::AllGather | Collective::AllToAll => Layout::Blocked(nranks),
+            Collective::Gather if root => Layout::Blocked(nranks),
             Collective::ReduceScatter | Collective::Scatter => Layout::Blocked(1),
             Collective::Reduce | Collective::Gather | Collective::Barrier | Collective::Send => {
                 Layout::Absent
             }
+        }
+    }
+    /// How the buffers of an in-place call of `rank` lie in each other; `None` where it has only one buffer, or no
+    /// in-place form.
+    pub fn in_place(self, rank: Rank, shape: &Shape) -> Option<Alias> {
+        match self {
+            Collective::AllReduce => Some(Alias::InputAt(0)),
+            Collective::Broadcast | Collective::Reduce if rank == shape.root => Some(Alias::InputAt(0)),
+            Collective::AllGather => Some(Alias::InputAt(rank)),
+            Collective::ReduceScatter => Some(Alias::OutputAt(rank)),
+            Collective::Gather if rank == shape.root => Some(Alias::InputAt(rank)),
+            Collective::Scatter if rank == shape.root => Some(Alias::OutputAt(rank)),
+            Collective::Broadcast
+            | Collective::Reduce
+            | Collective::Gather
+            | Collective::Scatter
+            | Collective::AllToAll
+            | Collective::Barrier
+            | Collective::Send
+            | Collective::Recv => None,
         }
     }
 }

@@ -10,13 +10,19 @@
 //! Architecture Invariant: nothing in `plan`, `algo`, `verify`, `cost` and `engine::execution` does input or output,
 //! reads a clock or uses `unsafe`.
 
+#[forbid(unsafe_code)]
 mod builder;
+#[forbid(unsafe_code)]
 mod collective;
+#[forbid(unsafe_code)]
+mod dependencies;
+#[forbid(unsafe_code)]
 pub mod partition;
 
 pub use builder::Builder;
 pub use collective::{Collective, Layout, Shape};
 
+use std::fmt;
 use std::ops::Range;
 
 /// Number of a rank within its communicator.
@@ -69,6 +75,20 @@ impl Span {
     }
 }
 
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let buf = match self.buf {
+            Buf::Input => "input",
+            Buf::Output => "output",
+            Buf::Scratch => "scratch",
+        };
+        match self.len {
+            1 => write!(f, "{buf}[{}]", self.chunk),
+            len => write!(f, "{buf}[{}..{}]", self.chunk, u64::from(self.chunk) + u64::from(len)),
+        }
+    }
+}
+
 /// A span that is read by a reduction or copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operand {
@@ -85,6 +105,23 @@ pub enum Term {
     Local(Operand),
     /// The next message from a peer.
     Peer(Rank),
+}
+
+impl Term {
+    /// The memory, if it is local.
+    pub fn local(&self) -> Option<Operand> {
+        match *self {
+            Term::Local(operand) => Some(operand),
+            Term::Peer(_) => None,
+        }
+    }
+    /// The peer, if it is a message.
+    pub fn peer(&self) -> Option<Rank> {
+        match *self {
+            Term::Local(_) => None,
+            Term::Peer(peer) => Some(peer),
+        }
+    }
 }
 
 /// What a step does. Lists live in the plan: [`Plan::terms`].
@@ -133,6 +170,19 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// The memory that is written, if any.
+    pub fn dst(&self) -> Option<Span> {
+        match *self {
+            Op::Send { .. } => None,
+            Op::Recv { dst, .. }
+            | Op::RecvReduce { dst, .. }
+            | Op::Reduce { dst, .. }
+            | Op::Copy { dst, .. } => Some(dst),
+        }
+    }
+}
+
 /// A range of [`Plan::terms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
@@ -149,6 +199,15 @@ pub enum Lane {
     Send(Rank),
     /// Messages from a peer.
     Recv(Rank),
+}
+
+impl Lane {
+    /// The other end.
+    pub fn peer(self) -> Rank {
+        match self {
+            Lane::Send(peer) | Lane::Recv(peer) => peer,
+        }
+    }
 }
 
 /// An index of [`Plan::lanes`].
@@ -198,6 +257,8 @@ pub struct Plan {
     output: Layout,
     /// The logical chunk whose extent each scratch chunk has.
     scratch: Box<[u32]>,
+    /// The first scratch chunk of the allocation that each scratch chunk belongs to.
+    scratch_runs: Box<[u32]>,
     steps: Box<[Step]>,
     terms: Box<[Term]>,
     dependencies: Box<[Dependency]>,
@@ -231,6 +292,11 @@ impl Plan {
     pub fn scratch(&self) -> &[u32] {
         &self.scratch
     }
+    /// The first scratch chunk of the run that scratch chunk `chunk` lies in. The chunks of a run follow each other in
+    /// memory without gaps.
+    pub fn scratch_run(&self, chunk: u32) -> u32 {
+        self.scratch_runs[chunk as usize]
+    }
     /// The program.
     pub fn steps(&self) -> &[Step] {
         &self.steps
@@ -238,6 +304,16 @@ impl Plan {
     /// The operands of a reduction.
     pub fn terms(&self, terms: Terms) -> &[Term] {
         &self.terms[terms.start as usize..terms.end as usize]
+    }
+    /// The local memory that an operation reads, in the order of its terms.
+    pub fn reads(&self, op: &Op) -> impl Iterator<Item = Operand> + '_ {
+        let (single, terms) = match *op {
+            Op::Send { src, .. } => (Some(Operand { span: src, raw: false }), Terms { start: 0, end: 0 }),
+            Op::Copy { src, .. } => (Some(src), Terms { start: 0, end: 0 }),
+            Op::Recv { .. } => (None, Terms { start: 0, end: 0 }),
+            Op::RecvReduce { terms, .. } | Op::Reduce { terms, .. } => (None, terms),
+        };
+        single.into_iter().chain(self.terms(terms).iter().filter_map(Term::local))
     }
     /// What must be over before a step starts.
     pub fn dependencies(&self, step: u32) -> &[Dependency] {

@@ -1,0 +1,436 @@
+//! What a waiting engine notices, and how operations fail.
+//!
+//! A lane that breaks is evidence, not a cause: the engine gives the watchers a moment to tell what happened before it
+//! blames the lane. A stamp that differs is asked about, so that both calls can be named.
+
+use super::{Command, Engine, OperationId, call::Call, lane::Phase, prepare::Run, status::WaitingFor};
+use crate::{
+    bootstrap::{Answer, Liveness},
+    error::{Cause, Error, Failure, Ranks, Waiting},
+    plan::{Collective, Lane, Op, Rank},
+};
+use rondel_transport_api::TransportError;
+use std::{sync::Arc, time::Duration};
+
+/// Communicators up to this size are asked in whole when the direct peers of a stalled rank are not to blame.
+const ASK_ALL: usize = 256;
+/// How long an answer about a mismatch is waited for.
+const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
+
+/// What is known about an operation that takes long.
+#[derive(Debug, Default)]
+pub(crate) struct Vigil {
+    started: Duration,
+    moved: Duration,
+    asked: Option<Duration>,
+    asked_all: bool,
+    warned: bool,
+    answers: Vec<Answer>,
+    /// A message of another call came from this peer; its call is being asked for.
+    mismatch: Option<(Rank, Duration)>,
+}
+
+/// A lane that ended while it was needed.
+#[derive(Debug)]
+pub(crate) struct LostLane {
+    comm: usize,
+    peer: Rank,
+    /// `None`: the peer said goodbye.
+    error: Option<TransportError>,
+    since: Duration,
+}
+
+impl Vigil {
+    pub(crate) fn new(now: Duration) -> Self {
+        Vigil { started: now, moved: now, ..Vigil::default() }
+    }
+    /// Something of the operation was finished.
+    pub(crate) fn progress(&mut self, now: Duration) {
+        self.moved = now;
+        self.asked = None;
+        self.asked_all = false;
+    }
+}
+
+impl Engine {
+    /// Looks after operations that wait. Call it now and then while nothing moves.
+    pub fn keep_vigil(&mut self, now: Duration) {
+        self.now = now;
+        self.judge_lost_lanes();
+        for slot in 0..self.operations.len() {
+            let Some(operation) = self.operations[slot].as_ref().filter(|o| o.outcome.is_none()) else {
+                continue;
+            };
+            let id = OperationId { slot: slot as u32, generation: operation.generation };
+            let (vigil, deadline) = (&operation.vigil, operation.deadline);
+            let idle = now.saturating_sub(vigil.moved);
+            let asked_for = vigil.asked.map(|at| now.saturating_sub(at));
+            if let Some((peer, at)) = vigil.mismatch {
+                if now.saturating_sub(at) > ANSWER_WITHIN {
+                    self.fail_mismatch(id, peer, None);
+                }
+            } else if now >= deadline {
+                self.fail_deadline(id);
+            } else if idle >= self.config.stall_after {
+                let (asked_all, warned) = (vigil.asked_all, vigil.warned);
+                match asked_for {
+                    None => self.ask(id, false),
+                    Some(ago) if ago > self.config.stall_after && !asked_all => self.ask(id, true),
+                    Some(ago) if ago > self.config.warn_after => self.ask(id, asked_all),
+                    Some(_) => {}
+                }
+                if idle >= self.config.warn_after && !warned {
+                    self.warn(id);
+                }
+            }
+        }
+    }
+
+    /// Ends lanes whose cause nobody named in time.
+    fn judge_lost_lanes(&mut self) {
+        let (now, grace) = (self.now, self.config.grace);
+        let due: Vec<LostLane> = {
+            let (due, rest) = std::mem::take(&mut self.lost)
+                .into_iter()
+                .partition(|l| now.saturating_sub(l.since) >= grace);
+            self.lost = rest;
+            due
+        };
+        for LostLane { comm, peer, error, .. } in due {
+            let needed = self.operations.iter().flatten().any(|o| o.comm == comm && o.outcome.is_none());
+            match error {
+                Some(error) => self.fail(comm, Cause::LaneLost { peer, error }, true),
+                None if needed => self.fail(comm, Cause::Left { rank: peer }, true),
+                None => {}
+            }
+        }
+    }
+
+    /// Asks those whom an operation waits for (or everybody) what they are doing.
+    fn ask(&mut self, id: OperationId, everybody: bool) {
+        let now = self.now;
+        let Some(operation) = self.operation(id) else { return };
+        let (comm, seq) = (operation.comm, operation.submission.call.seq);
+        let spec = &self.comms[comm].spec;
+        let peers = if everybody && spec.members.len() <= ASK_ALL {
+            (0..spec.members.len() as Rank).filter(|&rank| rank != spec.rank).collect()
+        } else {
+            self.waits_for(id).0
+        };
+        let (comm_id, members) = (spec.id, spec.members.clone());
+        for peer in peers {
+            self.commands.push(Command::Inquire { about: members[peer as usize], comm: comm_id, seq });
+        }
+        self.publish_waiting(id);
+        if let Some(operation) = self.operation_mut(id) {
+            operation.vigil.asked = Some(now);
+            operation.vigil.asked_all |= everybody;
+        }
+    }
+
+    fn publish_waiting(&self, id: OperationId) {
+        let Some(operation) = self.operation(id) else { return };
+        let (Some(page), Some(slot)) = (&self.page, self.comms[operation.comm].slot) else { return };
+        let (peers, first) = self.waits_for(id);
+        if let (Some(&peer), Some((step, receiving))) = (peers.first(), first) {
+            page.waiting(
+                slot,
+                Some(WaitingFor {
+                    seq: operation.submission.call.seq,
+                    step,
+                    peer,
+                    receiving,
+                    since: self.now.saturating_sub(operation.vigil.moved),
+                }),
+            );
+        }
+    }
+
+    /// The peers whom an operation waits for, and the first step that does.
+    fn waits_for(&self, id: OperationId) -> (Vec<Rank>, Option<(u32, bool)>) {
+        let mut peers = Vec::new();
+        let mut first = None;
+        for run in self.runs.iter().flatten().filter(|run| run.operation == id) {
+            for (step, lane) in waiting_lanes(run) {
+                first = first.or(Some((step, matches!(lane, Lane::Recv(_)))));
+                if !peers.contains(&lane.peer()) {
+                    peers.push(lane.peer());
+                }
+            }
+        }
+        (peers, first)
+    }
+
+    /// What an operation waits for, in words.
+    fn waiting(&self, id: OperationId) -> Option<Waiting> {
+        let operation = self.operation(id)?;
+        let (peers, first) = self.waits_for(id);
+        let run = self.runs.iter().flatten().find(|run| run.operation == id);
+        let step = match (run, first) {
+            (Some(run), Some((step, _))) => describe(run, step),
+            _ => "not started".to_owned(),
+        };
+        let spec = &self.comms[operation.comm].spec;
+        let path = peers.first().and_then(|&peer| spec.paths[peer as usize].as_ref());
+        Some(Waiting {
+            call: operation.submission.call,
+            peers,
+            step,
+            transport: path.map_or("nothing", |path| path.transport).to_owned(),
+            since: self.now.saturating_sub(operation.vigil.moved),
+        })
+    }
+
+    fn warn(&mut self, id: OperationId) {
+        let Some(waiting) = self.waiting(id) else { return };
+        let what = self.operation(id).map(|o| self.findings(o.comm, &o.vigil.answers, o.submission.call.seq));
+        let findings: Vec<String> =
+            what.unwrap_or_default().iter().map(|(rank, what)| format!("rank {rank}: {what}")).collect();
+        tracing::warn!("{waiting}; {}", findings.join("; "));
+        if let Some(operation) = self.operation_mut(id) {
+            operation.vigil.warned = true;
+        }
+    }
+
+    pub(super) fn handle_answer(&mut self, answer: Answer) {
+        let Some(comm) = self.comms.iter().position(|c| c.spec.id == answer.comm && !c.closed) else {
+            return;
+        };
+        let Some(peer) = self.comms[comm].rank_of(answer.about) else { return };
+        for slot in 0..self.operations.len() {
+            let Some(operation) = self.operations[slot].as_mut() else { continue };
+            let call = operation.submission.call;
+            if operation.outcome.is_some() || operation.comm != comm || call.seq != answer.seq {
+                continue;
+            }
+            let id = OperationId { slot: slot as u32, generation: operation.generation };
+            let asked_about = operation.vigil.mismatch.is_some_and(|(suspect, _)| suspect == peer);
+            operation.vigil.answers.retain(|known| known.about != answer.about);
+            operation.vigil.answers.push(answer.clone());
+            let point_to_point = matches!(call.collective, Collective::Send | Collective::Recv);
+            let theirs = answer.call.filter(|_| !point_to_point);
+            let table = self.comms[comm].spec.table;
+            if theirs.is_some_and(|theirs| theirs.stamp(table) != call.stamp(table)) || asked_about {
+                return self.fail_mismatch(id, peer, theirs);
+            }
+        }
+    }
+
+    /// What the answers say about the ranks that did not do their part, culprits first.
+    fn findings(&self, comm: usize, answers: &[Answer], seq: u64) -> Vec<(Rank, String)> {
+        let mut found: Vec<(u8, Rank, String)> = answers
+            .iter()
+            .filter_map(|answer| self.comms[comm].rank_of(answer.about).map(|rank| (rank, answer)))
+            .map(|(rank, answer)| {
+                let entered = answer.entered >= seq;
+                let last = if answer.entered == 0 {
+                    "has not entered any collective".to_owned()
+                } else {
+                    format!("its last collective is #{}, #{} is complete", answer.entered, answer.completed)
+                };
+                match (&answer.liveness, entered) {
+                    (Liveness::Stopped, false) => {
+                        (0, rank, format!("stopped by a signal, has not entered #{seq} ({last})"))
+                    }
+                    (Liveness::Stopped, true) => (0, rank, format!("stopped by a signal within #{seq}")),
+                    (Liveness::NoAnswer, _) => (1, rank, "does not answer".to_owned()),
+                    (Liveness::Alive, false) => (2, rank, format!("alive, has not entered #{seq} ({last})")),
+                    (Liveness::Alive, true) => (3, rank, format!("alive, has entered #{seq} and waits too")),
+                }
+            })
+            .collect();
+        found.sort();
+        found.into_iter().map(|(_, rank, what)| (rank, what)).collect()
+    }
+
+    fn fail_deadline(&mut self, id: OperationId) {
+        let Some(operation) = self.operation(id) else { return };
+        let (comm, after) = (operation.comm, self.now.saturating_sub(operation.vigil.started));
+        let mut peers = self.findings(comm, &operation.vigil.answers, operation.submission.call.seq);
+        if peers.is_empty() {
+            peers = self.waits_for(id).0.into_iter().map(|rank| (rank, "waited for".to_owned())).collect();
+        }
+        self.fail_waiting(comm, Cause::Deadline { after, peers }, Some(id), true);
+    }
+
+    fn fail_mismatch(&mut self, id: OperationId, peer: Rank, theirs: Option<Call>) {
+        let Some(operation) = self.operation(id) else { return };
+        let (comm, call) = (operation.comm, operation.submission.call);
+        let rank = self.comms[comm].spec.rank;
+        let cause = Cause::Mismatch { rank, call, peer, peer_call: theirs };
+        self.fail_waiting(comm, cause, Some(id), true);
+    }
+
+    /// A post failed though nobody closed its lane here.
+    pub(super) fn handle_broken(&mut self, comm: usize, peer: Rank, id: OperationId, error: TransportError) {
+        let now = self.now;
+        if !matches!(error, TransportError::Mismatch { .. }) {
+            let left = matches!(error, TransportError::Left { .. });
+            return self.lose(comm, peer, (!left).then_some(error));
+        }
+        let spec = &self.comms[comm].spec;
+        let about = spec.members[peer as usize];
+        let comm_id = spec.id;
+        let Some(operation) = self.operation_mut(id) else { return };
+        if operation.vigil.mismatch.is_none() {
+            operation.vigil.mismatch = Some((peer, now));
+            let seq = operation.submission.call.seq;
+            self.commands.push(Command::Inquire { about, comm: comm_id, seq });
+        }
+    }
+
+    pub(super) fn handle_closed(&mut self, lane: u32, cause: Option<TransportError>) {
+        let lane = &mut self.lanes[lane as usize];
+        lane.phase = Phase::Closed;
+        lane.sending.clear();
+        lane.receiving.clear();
+        let (comm, peer) = (lane.comm, lane.peer);
+        if self.comms[comm].failure.is_none() && !self.comms[comm].closed {
+            self.lose(comm, peer, cause);
+        }
+    }
+
+    fn lose(&mut self, comm: usize, peer: Rank, error: Option<TransportError>) {
+        let since = self.now;
+        match self.lost.iter_mut().find(|l| l.comm == comm && l.peer == peer) {
+            Some(known) if known.error.is_none() => known.error = error,
+            Some(_) => {}
+            None => self.lost.push(LostLane { comm, peer, error, since }),
+        }
+    }
+
+    /// A rank of the job said goodbye.
+    pub(super) fn handle_left(&mut self, job_rank: Rank) {
+        if !self.gone.contains(&job_rank) {
+            self.gone.push(job_rank);
+        }
+        for comm in 0..self.comms.len() {
+            let Some(peer) = self.comms[comm].rank_of(job_rank) else { continue };
+            if self.comms[comm].failure.is_none() && !self.comms[comm].closed {
+                self.lose(comm, peer, None);
+            }
+        }
+    }
+
+    /// Another rank's failure, in ranks of the job.
+    pub(super) fn handle_news(&mut self, news: &Failure) {
+        for comm in 0..self.comms.len() {
+            if self.comms[comm].closed || news.comm.is_some_and(|id| id != self.comms[comm].spec.id) {
+                continue;
+            }
+            let concerned = [Some(news.origin), news.culprit()];
+            let ours = |rank: Rank| self.comms[comm].rank_of(rank);
+            if concerned.into_iter().flatten().all(|rank| ours(rank).is_none()) {
+                continue;
+            }
+            let renamed = news.renamed(ours);
+            self.fail_with(comm, renamed, false);
+        }
+    }
+
+    /// Ends a communicator: its lanes are cut, its operations fail when nothing touches their buffers any more.
+    pub(super) fn fail(&mut self, comm: usize, cause: Cause, declare: bool) {
+        let waiting = self.operations.iter().enumerate().find_map(|(slot, operation)| {
+            let operation = operation.as_ref().filter(|o| o.comm == comm && o.outcome.is_none())?;
+            Some(OperationId { slot: slot as u32, generation: operation.generation })
+        });
+        self.fail_waiting(comm, cause, waiting, declare);
+    }
+
+    fn fail_waiting(&mut self, comm: usize, cause: Cause, waiting: Option<OperationId>, declare: bool) {
+        let spec = &self.comms[comm].spec;
+        let failure = Failure {
+            origin: spec.rank,
+            comm: Some(spec.id),
+            cause,
+            waiting: waiting.and_then(|id| self.waiting(id)),
+            agreed: false,
+        };
+        self.fail_with(comm, failure, declare);
+    }
+
+    fn fail_with(&mut self, comm: usize, mut failure: Failure, declare: bool) {
+        if self.comms[comm].failure.is_some() {
+            return;
+        }
+        if failure.waiting.is_none() {
+            let waiting = self.operations.iter().enumerate().find_map(|(slot, operation)| {
+                let operation = operation.as_ref().filter(|o| o.comm == comm && o.outcome.is_none())?;
+                self.waiting(OperationId { slot: slot as u32, generation: operation.generation })
+            });
+            failure.waiting = waiting;
+        }
+        tracing::error!("communicator of {} ranks failed: {failure}", self.comms[comm].spec.members.len());
+        let failure = Arc::new(failure);
+        if declare {
+            let members = self.comms[comm].spec.members.clone();
+            let renamed = failure.renamed(|rank| members.get(rank as usize).copied());
+            self.commands.push(Command::Declare(Arc::new(renamed)));
+        }
+        self.lost.retain(|l| l.comm != comm);
+        let reason = failure.cause.to_string();
+        self.comms[comm].failure = Some(failure);
+        self.drop_owed(comm);
+        for lane in self.lanes.iter().filter(|l| l.comm == comm && l.phase != Phase::Closed) {
+            let cause = TransportError::Closed { reason: reason.clone() };
+            self.ports[lane.endpoint].endpoint.abort(lane.id, cause);
+        }
+        self.reap(comm);
+    }
+
+    /// Ends the operations of a failed communicator whose buffers nobody touches any more.
+    pub(super) fn reap(&mut self, comm: usize) {
+        let Some(failure) = self.comms[comm].failure.clone() else { return };
+        for slot in 0..self.operations.len() {
+            let Some(operation) = self.operations[slot].as_ref() else { continue };
+            if operation.comm != comm || operation.outcome.is_some() {
+                continue;
+            }
+            let id = OperationId { slot: slot as u32, generation: operation.generation };
+            if self.runs.iter().flatten().any(|run| run.operation == id && run.outstanding > 0) {
+                continue;
+            }
+            for run in 0..self.runs.len() {
+                if self.runs[run].as_ref().is_some_and(|r| r.operation == id) {
+                    let run_state = self.runs[run].take();
+                    if let Some(block) = run_state.and_then(|mut r| r.scratch.take()) {
+                        self.pool.put(block);
+                    }
+                    self.free_runs.push(run as u32);
+                }
+            }
+            self.unfinished -= 1;
+            if let Some(operation) = self.operations[slot].as_mut() {
+                operation.outcome = Some(Err(Error::Failed(failure.clone())));
+            }
+        }
+        self.refused.retain(|&(run, _)| self.runs[run.0 as usize].is_some());
+    }
+}
+
+impl super::Comm {
+    /// The rank in this communicator of a rank of the job.
+    pub(super) fn rank_of(&self, job_rank: Rank) -> Option<Rank> {
+        self.spec.members.iter().position(|&member| member == job_rank).map(|rank| rank as Rank)
+    }
+}
+
+/// Steps that were started and are not over, with the lanes that they wait on.
+fn waiting_lanes(run: &Run) -> impl Iterator<Item = (u32, Lane)> + '_ {
+    run.execution.waiting_for().flat_map(move |action| {
+        let lanes = run.plan.step_lanes(action.step).iter();
+        lanes.map(move |lane| (action.step, run.plan.lanes()[lane.0 as usize]))
+    })
+}
+
+fn describe(run: &Run, step: u32) -> String {
+    let of = format!("step {} of {}", step + 1, run.plan.steps().len());
+    let peers: Vec<Rank> =
+        run.plan.step_lanes(step).iter().map(|lane| run.plan.lanes()[lane.0 as usize].peer()).collect();
+    match run.plan.steps()[step as usize].op {
+        Op::Send { to, .. } => format!("{of}: send to rank {to}"),
+        Op::Recv { from, .. } => format!("{of}: receive from rank {from}"),
+        Op::RecvReduce { .. } => format!("{of}: receive and combine from rank {}", Ranks(&peers)),
+        Op::Reduce { .. } | Op::Copy { .. } => of,
+    }
+}
