@@ -1,6 +1,9 @@
-//! Element types and reduction operators as values.
+//! Element types, as values and as Rust types.
 
-use std::num::NonZeroU32;
+use half::{bf16, f16};
+use std::{fmt, str::FromStr};
+
+use crate::{F8E4M3, F8E5M2};
 
 /// The type of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,6 +26,25 @@ pub enum DataType {
     F8E4M3,
     F8E5M2,
 }
+
+/// Per type: the name that nccl-tests and we print, then the other names that we understand.
+const NAMES: [&[&str]; DataType::ALL.len()] = [
+    &["int8", "i8", "char"],
+    &["uint8", "u8", "byte"],
+    &["int16", "i16", "short"],
+    &["uint16", "u16"],
+    &["int32", "i32", "int"],
+    &["uint32", "u32"],
+    &["int64", "i64", "long"],
+    &["uint64", "u64"],
+    &["bool"],
+    &["half", "f16", "float16", "fp16"],
+    &["bfloat16", "bf16"],
+    &["float", "f32", "float32", "fp32"],
+    &["double", "f64", "float64", "fp64"],
+    &["f8e4m3", "fp8_e4m3", "float8_e4m3", "float8_e4m3fn"],
+    &["f8e5m2", "fp8_e5m2", "float8_e5m2"],
+];
 
 impl DataType {
     /// Every type, in the order of their codes.
@@ -65,48 +87,44 @@ impl DataType {
                 | DataType::F8E5M2
         )
     }
+    /// The name of the type in nccl-tests, extended by `int16`, `uint16` and `bool`: `float`, `half`, `uint8`, ...
+    pub const fn name(self) -> &'static str {
+        NAMES[self as usize][0]
+    }
 }
 
-/// How two elements become one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum Combine {
-    Sum,
-    Prod,
-    Min,
-    Max,
+impl fmt::Display for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
 }
 
-/// A number to multiply with. Floating types take `Float` (computed in f32 for 8-, 16- and 32-bit types, in f64 for
-/// f64), integer types take `Int` (wrapping).
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum Scalar {
-    Float(f64),
-    Int(i64),
+impl FromStr for DataType {
+    type Err = UnknownName;
+
+    /// Understands the names that [`DataType::name`] gives, Rust's (`f32`, `i8`), PyTorch's (`float32`,
+    /// `float8_e4m3fn`) and short ones (`bf16`, `fp8_e4m3`), in any case.
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        let wanted = text.trim().to_ascii_lowercase();
+        let found = Self::ALL.into_iter().find(|dtype| NAMES[*dtype as usize].contains(&wanted.as_str()));
+        found.ok_or_else(|| UnknownName {
+            kind: "data type",
+            given: text.to_owned(),
+            known: Self::ALL.map(Self::name).join(", "),
+        })
+    }
 }
 
-/// A whole reduction: the combining operator with what happens to each rank's input before and to the result after.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reduction {
-    /// Element type.
-    pub dtype: DataType,
-    /// How two elements become one.
-    pub combine: Combine,
-    /// Multiplied into every `raw` operand (floating avg: 1/n; pre-multiplied sum: the rank's scalar).
-    pub pre: Option<Scalar>,
-    /// Divides the finished result, truncating (integer avg).
-    pub divide: Option<NonZeroU32>,
-}
-
-/// A reduction that is not defined for its type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReductionError {
-    /// The type.
-    pub dtype: DataType,
-    /// What is wrong with it, as a sentence fragment.
-    pub reason: &'static str,
+/// A name that is none of those that we know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown {kind} {given:?}: use one of {known}")]
+pub struct UnknownName {
+    /// What was to be named.
+    pub kind: &'static str,
+    /// The name given.
+    pub given: String,
+    /// The names that would have been understood, separated by commas.
+    pub known: String,
 }
 
 /// A Rust type that is one of the [`DataType`]s.
@@ -118,12 +136,18 @@ pub unsafe trait Element: Copy + Send + Sync + 'static {
     const DTYPE: DataType;
 }
 
-/// 8-bit float, 4 exponent and 3 mantissa bits, no infinities (the "fn" variant).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(transparent)]
-pub struct F8E4M3(pub u8);
+macro_rules! elements {
+    ($($rust:ty => $dtype:ident),* $(,)?) => {$(
+        const _: () = assert!(size_of::<$rust>() == DataType::$dtype.size());
+        // SAFETY: plain data of the asserted size. All bit patterns are valid, except for `bool`, of which the
+        // kernels that compute write 0 and 1 only and those that copy write what they read.
+        unsafe impl Element for $rust {
+            const DTYPE: DataType = DataType::$dtype;
+        }
+    )*};
+}
 
-/// 8-bit float, 5 exponent and 2 mantissa bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(transparent)]
-pub struct F8E5M2(pub u8);
+elements! {
+    i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64, bool => Bool,
+    f16 => F16, bf16 => Bf16, f32 => F32, f64 => F64, F8E4M3 => F8E4M3, F8E5M2 => F8E5M2,
+}

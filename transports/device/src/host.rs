@@ -1,6 +1,6 @@
 //! Who moves and combines memory.
 
-use crate::{Keep, Operand, Reduction, Token};
+use crate::{Keep, Operand, Reduction, Token, kernels};
 
 /// Whether a piece of work is over.
 #[must_use]
@@ -13,7 +13,8 @@ pub enum Ran {
 }
 
 /// A device failed and cannot be used any more.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("device failed: {what}")]
 pub struct DeviceError {
     /// What happened, for people.
     pub what: String,
@@ -49,3 +50,30 @@ pub trait Device: Send {
 /// Host memory: everything is done at once, by the calling thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostDevice;
+
+impl Device for HostDevice {
+    unsafe fn copy(&mut self, src: *const u8, dst: *mut u8, len: usize, keep: Keep, _: Token) -> Ran {
+        // SAFETY: the caller's promise.
+        unsafe { kernels::copy(src, dst, len, keep) };
+        Ran::Done
+    }
+
+    unsafe fn reduce(
+        &mut self,
+        reduction: &Reduction,
+        operands: &[Operand],
+        dst: *mut u8,
+        count: usize,
+        last: bool,
+        keep: Keep,
+        _: Token,
+    ) -> Ran {
+        // SAFETY: the caller's promise.
+        unsafe { kernels::reduce(reduction, operands, dst, count, last, keep) };
+        Ran::Done
+    }
+
+    fn poll(&mut self, _: &mut Vec<Token>) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}

@@ -1,7 +1,8 @@
 //! What the elements of a message are and how they are combined: the leaf of rondel that everything else names its
 //! types from, and the only place that contains SIMD code.
 //!
-//! * [`DataType`], [`Combine`], [`Reduction`]: types and operators as values.
+//! * [`DataType`], [`Element`]: element types, as values and as Rust types.
+//! * [`ReduceOp`], [`Reduction`]: operators as users name them, and as kernels carry them out.
 //! * [`Device`]: who moves and combines memory of one kind. [`HostDevice`] does it for host memory, at once.
 //! * [`kernels`]: the host kernels, n-ary, with run-time dispatch; every level gives the same bits.
 
@@ -9,11 +10,16 @@
 compile_error!("rondel supports Linux only");
 
 mod dtype;
+mod float8;
 mod host;
 pub mod kernels;
+mod minifloat;
+mod reduction;
 
-pub use dtype::{Combine, DataType, Element, F8E4M3, F8E5M2, Reduction, ReductionError, Scalar};
+pub use dtype::{DataType, Element, UnknownName};
+pub use float8::{F8E4M3, F8E5M2};
 pub use host::{Device, DeviceError, HostDevice, Ran};
+pub use reduction::{Combine, ReduceOp, Reduction, ReductionError, Scalar};
 
 /// Whether a result is read again soon (and should stay in the cache) or not (and may bypass it).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
