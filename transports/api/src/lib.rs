@@ -32,11 +32,15 @@
 
 pub use rondel_device::{
     Combine, DataType, Device, DeviceError, Element, F8E4M3, F8E5M2, HostDevice, Keep, Operand, Ran,
-    Reduction, ReductionError, Scalar, Token, kernels,
+    ReduceOp, Reduction, ReductionError, Scalar, Token, kernels,
 };
 
 mod acceptor;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+//pub mod faults;
 pub mod handshake;
+mod random;
 
 pub use acceptor::{Acceptor, Incoming};
 

@@ -382,8 +382,7 @@ impl Endpoint for TcpEndpoint {
 
 impl Drop for TcpEndpoint {
     fn drop(&mut self) {
-        for id in 0..self.lanes.len() {
-            self.with_turn(LaneId(id as u32), |lane, turn| lane.part(turn));
-        }
+        // Closing a socket that has unread bytes would reset the connection under what was sent before.
+        self.lanes.iter().flatten().for_each(|lane| lane.drain(&mut self.scratch));
     }
 }

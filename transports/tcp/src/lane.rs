@@ -10,6 +10,7 @@ use crate::{
 };
 use rondel_transport_api::{Event, LaneId, LaneStats, Post, Sink, Slice, Token, TransportError};
 use std::{
+    io::Read,
     net::{Shutdown, TcpStream},
     os::fd::AsRawFd,
     time::{Duration, Instant},
@@ -426,12 +427,13 @@ impl Lane {
         self.take_turn(turn);
     }
 
-    /// Leaves with what a moment allows: the endpoint goes away.
-    pub(crate) fn part(&mut self, turn: &mut Turn<'_>) {
-        self.close(Duration::ZERO, turn);
-        for index in 0..self.sockets.len() {
-            // Closing a socket that has unread bytes would reset the connection under what we sent.
-            let _ = self.receive(index, true, 4 * crate::inbox::READ_AT_ONCE, turn);
+    /// Reads what has arrived and drops it.
+    pub(crate) fn drain(&self, scratch: &mut [u8]) {
+        for mut stream in self.sockets.iter().map(|socket| &socket.stream) {
+            let mut left = 64;
+            while left > 0 && matches!(stream.read(scratch), Ok(1..)) {
+                left -= 1;
+            }
         }
     }
 

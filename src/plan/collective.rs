@@ -1,0 +1,117 @@
+//! The collectives: which buffers they have, and what must stand in them afterwards.
+
+use super::Rank;
+
+/// A collective operation. Its root (or, for send and receive, its peer) is part of the [`Shape`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "the field's standard names")]
+pub enum Collective {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    Broadcast,
+    Reduce,
+    AllToAll,
+    Gather,
+    Scatter,
+    Barrier,
+    Send,
+    Recv,
+}
+
+/// How a buffer is cut into chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// The rank has no such buffer.
+    Absent,
+    /// `count` elements, cut into the plan's `nchunks`.
+    Flat,
+    /// This many blocks of `count` elements one after the other; chunk i is (the round's part of) block i.
+    Blocked(u32),
+}
+
+impl Collective {
+    /// Its name in messages and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Collective::AllReduce => "all_reduce",
+            Collective::ReduceScatter => "reduce_scatter",
+            Collective::AllGather => "all_gather",
+            Collective::Broadcast => "broadcast",
+            Collective::Reduce => "reduce",
+            Collective::AllToAll => "all_to_all",
+            Collective::Gather => "gather",
+            Collective::Scatter => "scatter",
+            Collective::Barrier => "barrier",
+            Collective::Send => "send",
+            Collective::Recv => "recv",
+        }
+    }
+    /// Whether elements are combined.
+    pub const fn reduces(self) -> bool {
+        matches!(self, Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce)
+    }
+    /// Whether one rank is special.
+    pub const fn has_root(self) -> bool {
+        matches!(self, Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter)
+    }
+    /// How `rank`'s input is cut. `count` of a blocked buffer is that of one block.
+    pub fn input(self, rank: Rank, shape: &Shape) -> Layout {
+        match self {
+            Collective::AllReduce | Collective::Reduce | Collective::Barrier | Collective::Send => {
+                Layout::Flat
+            }
+            Collective::Broadcast if rank == shape.root => Layout::Flat,
+            Collective::ReduceScatter | Collective::AllToAll => Layout::Blocked(shape.nranks()),
+            Collective::Scatter if rank == shape.root => Layout::Blocked(shape.nranks()),
+            Collective::AllGather | Collective::Gather => Layout::Blocked(1),
+            Collective::Broadcast | Collective::Scatter | Collective::Recv => Layout::Absent,
+        }
+    }
+    /// How `rank`'s output is cut.
+    pub fn output(self, rank: Rank, shape: &Shape) -> Layout {
+        match self {
+            Collective::AllReduce | Collective::Broadcast | Collective::Recv => Layout::Flat,
+            Collective::Reduce if rank == shape.root => Layout::Flat,
+            Collective::AllGather | Collective::AllToAll => Layout::Blocked(shape.nranks()),
+            Collective::Gather if rank == shape.root => Layout::Blocked(shape.nranks()),
+            Collective::ReduceScatter | Collective::Scatter => Layout::Blocked(1),
+            Collective::Reduce | Collective::Gather | Collective::Barrier | Collective::Send => {
+                Layout::Absent
+            }
+        }
+    }
+}
+
+/// Who takes part, and where they are. The same on every rank.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// A permutation of the ranks: the order in which they follow each other on rings and in trees. Blocks are always
+    /// named by rank, never by position in here.
+    pub order: Box<[Rank]>,
+    /// The host of each rank, by rank. Hosts are numbered from 0 in order of first appearance.
+    pub hosts: Box<[u32]>,
+    /// The root of a rooted collective, the peer of a send or receive; 0 otherwise.
+    pub root: Rank,
+}
+
+impl Shape {
+    /// `nranks` ranks in their natural order, all on one host.
+    pub fn flat(nranks: u32) -> Self {
+        Shape { order: (0..nranks).collect(), hosts: vec![0; nranks as usize].into(), root: 0 }
+    }
+    /// The same with another root.
+    pub fn with_root(mut self, root: Rank) -> Self {
+        self.root = root;
+        self
+    }
+    /// Ranks.
+    pub fn nranks(&self) -> u32 {
+        self.order.len() as u32
+    }
+    /// Hosts.
+    pub fn nhosts(&self) -> u32 {
+        self.hosts.iter().max().map_or(0, |h| h + 1)
+    }
+}
