@@ -147,37 +147,7 @@ macro_rules! elements {
     )*};
 }
 
-<<<<<<< HEAD
 elements! {
     i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64, bool => Bool,
     f16 => F16, bf16 => Bf16, f32 => F32, f64 => F64, F8E4M3 => F8E4M3, F8E5M2 => F8E5M2,
-=======
-/// 8-bit float, 5 exponent and 2 mantissa bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(transparent)]
-pub struct F8E5M2(pub u8);
-
-/// How a caller wants elements combined.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum ReduceOp {
-    Sum,
-    Prod,
-    Min,
-    Max,
-    Avg,
-    PreMulSum(Scalar),
-}
-
-impl std::fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
-
-impl std::fmt::Display for DataType {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self:?}")
-    }
->>>>>>> api
 }
