@@ -8,6 +8,7 @@ pub mod algo;
 pub mod bootstrap;
 pub mod cost;
 pub mod engine;
+pub mod env;
 pub mod error;
 #[forbid(unsafe_code)]
 mod membership;

@@ -175,7 +175,9 @@ impl Writer {
 
     /// A failure as others are to know it: causes that only make sense on their origin travel as its sentence.
     pub(crate) fn failure(&mut self, failure: &Failure) -> &mut Self {
-        self.u32(failure.origin);
+        self.u32(failure.origin).option(failure.comm, |w, comm| {
+            w.u64(comm);
+        });
         match &failure.cause {
             Cause::ProcessEnded { rank, how } => self.u8(0).u32(*rank).text(how),
             Cause::Silent { rank, silence } => self.u8(1).u32(*rank).duration(*silence),
@@ -354,6 +356,7 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn failure(&mut self) -> Result<Failure, CodecError> {
         let origin = self.u32("origin")?;
+        let comm = self.option("whether one communicator failed", |r| r.u64("communicator"))?;
         let cause = match self.u8("cause")? {
             0 => Cause::ProcessEnded { rank: self.u32("rank")?, how: self.text("how")? },
             1 => Cause::Silent { rank: self.u32("rank")?, silence: self.duration("silence")? },
@@ -369,7 +372,7 @@ impl<'a> Reader<'a> {
             6 => Cause::Reported { rank: self.u32("rank")?, what: self.text("what")? },
             other => return Err(CodecError::Invalid { what: "cause", given: u64::from(other) }),
         };
-        Ok(Failure { origin, cause, waiting: None, agreed: false })
+        Ok(Failure { origin, comm, cause, waiting: None, agreed: false })
     }
 }
 

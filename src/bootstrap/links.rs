@@ -98,7 +98,10 @@ enum Phase {
     Connecting(TcpStream),
     Shaking(TcpStream, Box<Handshake>),
     /// `greeted`: the peer has said that it is who we think, and in our job.
-    Open { framed: Framed, greeted: bool },
+    Open {
+        framed: Framed,
+        greeted: bool,
+    },
 }
 
 impl Links {
@@ -219,13 +222,18 @@ impl Links {
         connections.chain(self.peers.values().filter_map(|peer| peer.retry)).min()
     }
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        let late: Vec<u64> =
-            self.connections.iter().filter(|(_, c)| !c.is_greeted() && c.until <= now).map(|(id, _)| *id).collect();
+        let late: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| !c.is_greeted() && c.until <= now)
+            .map(|(id, _)| *id)
+            .collect();
         for id in late {
             self.close(id, &io::ErrorKind::TimedOut.into(), now);
         }
         let retry = |peer: &Peer| peer.retry.is_some_and(|due| due <= now);
-        let due: Vec<Rank> = self.peers.iter().filter(|(_, peer)| retry(peer)).map(|(rank, _)| *rank).collect();
+        let due: Vec<Rank> =
+            self.peers.iter().filter(|(_, peer)| retry(peer)).map(|(rank, _)| *rank).collect();
         for rank in due {
             self.dial(rank, now);
         }
@@ -351,7 +359,10 @@ impl Links {
             }
             Phase::Shaking(stream, handshake) => {
                 if shake(stream, handshake)? {
-                    self.replace_phase(id, |stream| Phase::Open { framed: Framed::new(stream), greeted: false });
+                    self.replace_phase(id, |stream| Phase::Open {
+                        framed: Framed::new(stream),
+                        greeted: false,
+                    });
                     self.greet(id, now);
                 }
                 Ok(())
@@ -464,7 +475,8 @@ impl Links {
                 return;
             }
             peer.writer = None;
-            let other = self.connections.iter().find(|(_, c)| c.peer == rank && c.is_greeted()).map(|(id, _)| *id);
+            let other =
+                self.connections.iter().find(|(_, c)| c.peer == rank && c.is_greeted()).map(|(id, _)| *id);
             match other {
                 Some(other) => self.adopt(other, rank, now),
                 None => self.events.push_back(LinkEvent::Down(rank)),

@@ -1,72 +1,60 @@
 //! The one port of a process.
 
+use super::codec::MAX_ADDRESSES;
 use crate::error::SetupError;
-use socket2::{Domain, Protocol, Socket, Type};
+use rondel_tcp::{
+    interfaces::{FilterError, Interface, NameFilter, Selection, list, reach_addresses},
+    listen::{Ports, bind_listener},
+};
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     ops::RangeInclusive,
 };
 
-/// Connections that the kernel keeps until they are accepted (it may keep fewer: `net.core.somaxconn`).
-const BACKLOG: i32 = 4096;
-
-/// Listens on the first free port of the range, on every address of the family. Returns where peers reach it, best first.
+/// Listens on the first free port of the range, on every address of the host. Returns where peers reach it, best first;
+/// loopback comes last, for those on the same host.
 pub(crate) fn open(
     ports: Option<RangeInclusive<u16>>,
     ifname: Option<&str>,
     family: Option<u8>,
 ) -> Result<(TcpListener, Vec<SocketAddr>), SetupError> {
-    let _ = ifname;
-    let listener = first_free(&wildcards(family), &ports.unwrap_or(0..=0))
-        .map_err(|e| SetupError::Config(format!("{e}; RONDEL_PORTS chooses other ports")))?;
-    let port = listener.local_addr().map_err(|e| SetupError::Bootstrap(e.to_string()))?.port();
-    let addresses = vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)];
+    let refused = |e: io::Error| SetupError::Bootstrap(format!("cannot find out this host's addresses: {e}"));
+    let names: Option<NameFilter> = ifname
+        .map(str::parse)
+        .transpose()
+        .map_err(|e: FilterError| SetupError::Config(format!("RONDEL_SOCKET_IFNAME is {e}")))?;
+    let ports = ports.map_or(Ports::ANY, Ports::from);
+    let listener =
+        bind_listener(None, &ports).map_err(|e| SetupError::Config(format!("{e} (RONDEL_PORTS)")))?;
+    let port = listener.local_addr().map_err(refused)?.port();
+    let interfaces = list().map_err(refused)?;
+    let selection = Selection { names: names.as_ref(), family, routed: None };
+    let mut addresses = reach_addresses(&interfaces, &selection, port);
+    if addresses.is_empty() {
+        return Err(SetupError::Config(no_interface(&interfaces, ifname, family)));
+    }
+    addresses.truncate(MAX_ADDRESSES - 1);
+    let loopback: IpAddr =
+        if family == Some(6) { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+    if !addresses.iter().any(|address| address.ip().is_loopback()) {
+        addresses.push(SocketAddr::new(loopback, port));
+    }
     Ok((listener, addresses))
 }
 
-/// Every address of the host, in the family that was asked for. IPv6 sockets take IPv4 connections too.
-pub(crate) fn wildcards(family: Option<u8>) -> Vec<IpAddr> {
-    let (v4, v6) = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED));
-    match family {
-        Some(4) => vec![v4],
-        Some(6) => vec![v6],
-        _ => vec![v6, v4],
-    }
-}
-
-/// Listens on the first port of the range that is free. `ips`: the first of them that this host has is used.
-pub(crate) fn first_free(ips: &[IpAddr], ports: &RangeInclusive<u16>) -> Result<TcpListener, io::Error> {
-    let mut last = io::Error::other("there is no address to listen on");
-    for port in ports.clone() {
-        for &ip in ips {
-            match listen(SocketAddr::new(ip, port)) {
-                Ok(listener) => return Ok(listener),
-                Err(e) => {
-                    let in_use = e.kind() == io::ErrorKind::AddrInUse;
-                    last = io::Error::new(e.kind(), format!("cannot listen on {}: {e}", SocketAddr::new(ip, port)));
-                    if in_use {
-                        break;
-                    }
-                }
-            }
-        }
-    }
-    if ports.start() != ports.end() {
-        let what = format!("none of the ports {} to {} can be used ({last})", ports.start(), ports.end());
-        return Err(io::Error::new(last.kind(), what));
-    }
-    Err(last)
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-        socket.set_only_v6(false)?;
-    }
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+fn no_interface(interfaces: &[Interface], ifname: Option<&str>, family: Option<u8>) -> String {
+    let there: Vec<String> = interfaces
+        .iter()
+        .map(|i| {
+            let ips: Vec<String> = i.addresses.iter().map(|address| address.ip().to_string()).collect();
+            format!("{} ({})", i.name, if ips.is_empty() { "no address".to_owned() } else { ips.join(", ") })
+        })
+        .collect();
+    format!(
+        "no interface fits RONDEL_SOCKET_IFNAME={} and RONDEL_SOCKET_FAMILY={}; this host has {}",
+        ifname.unwrap_or("(any)"),
+        family.map_or("(any)".to_owned(), |family| family.to_string()),
+        there.join(", ")
+    )
 }

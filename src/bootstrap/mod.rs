@@ -10,6 +10,7 @@ mod doorway;
 mod framed;
 mod inquiry;
 mod join;
+mod launcher;
 mod links;
 mod listener;
 mod poller;
@@ -164,7 +165,6 @@ pub enum Notice {
 /// The handle of the thread. Dropping it ends the thread within 200 ms, with a goodbye to the ranks of the job.
 #[derive(Debug)]
 pub struct Watcher {
-    config: WatcherConfig,
     shared: Arc<Shared>,
     acceptor: Arc<Acceptor>,
     page: OnceLock<Arc<StatusPage>>,
@@ -181,7 +181,8 @@ impl Watcher {
     /// system refuses descriptors or a thread.
     pub fn start(config: WatcherConfig) -> Result<Self, SetupError> {
         let refused = |e: std::io::Error| SetupError::Bootstrap(format!("cannot start the watcher: {e}"));
-        let (listener, addresses) = listener::open(config.ports.clone(), config.socket_ifname.as_deref(), config.socket_family)?;
+        let (listener, addresses) =
+            listener::open(config.ports.clone(), config.socket_ifname.as_deref(), config.socket_family)?;
         let shared = Arc::new(Shared::new().map_err(refused)?);
         let acceptor = Arc::new(Acceptor::new(addresses).map_err(refused)?);
         let doorway = Doorway::new(vec![listener], config.key.clone()).map_err(refused)?;
@@ -195,7 +196,6 @@ impl Watcher {
         });
         Ok(Self {
             thread: Some(thread.map_err(refused)?),
-            config,
             shared,
             acceptor,
             page: OnceLock::new(),
@@ -221,7 +221,9 @@ impl Watcher {
         abort: &AtomicBool,
     ) -> Result<Job, SetupError> {
         if self.page.get().is_some() {
-            return Err(SetupError::Config("this watcher has joined a job already: start another one".into()));
+            return Err(SetupError::Config(
+                "this watcher has joined a job already: start another one".into(),
+            ));
         }
         let rank = rendezvous.rank();
         let seat = wire::Seat {
@@ -295,9 +297,7 @@ fn run(mut thread: Thread, shared: &Shared) {
         Ok(Err(e)) => e.to_string(),
         Err(panic) => panic_text(&*panic),
     };
-    if !thread.has_failed() {
-        watcher::report_end(shared, thread.rank(), what);
-    }
+    watcher::report_end(shared, thread.rank(), what);
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {

@@ -5,12 +5,12 @@ use super::{
     codec::{CodecError, MAX_ADDRESSES, Reader, Writer},
     doorway::Doorway,
     join::{Joined, Joining},
-    listener,
     root::Root,
     watcher::Command,
     wire::{MAX_RANKS, Seat},
 };
 use crate::{error::SetupError, plan::Rank};
+use rondel_tcp::listen::{Ports, bind_listener};
 use rondel_transport_api::handshake::Key;
 use sha2::{Digest, Sha256};
 use std::{
@@ -37,6 +37,8 @@ pub struct Rendezvous {
     rank: Rank,
     nranks: u32,
     key: Key,
+    /// Strangers who know the job can guess it.
+    derived: bool,
     meeting: Meeting,
 }
 
@@ -60,7 +62,7 @@ impl Rendezvous {
     /// [`SetupError::Config`] if the address or the rank makes no sense.
     pub fn root(address: &str, rank: Rank, nranks: u32) -> Result<Self, SetupError> {
         let (host, port) = parse_address(address)?;
-        Self::at(host, port..=port, rank, nranks, derived_key(&["root", address]))
+        Self::at(host, port..=port, rank, nranks, &["root", address])
     }
     /// The ranks meet at the process that made the id, and authenticate each other with its secret.
     ///
@@ -68,7 +70,7 @@ impl Rendezvous {
     /// [`SetupError::Config`] if the rank makes no sense.
     pub fn unique_id(id: &UniqueId, rank: Rank, nranks: u32) -> Result<Self, SetupError> {
         let meeting = Meeting::Hosted { addresses: id.addresses().to_vec() };
-        Self::new(rank, nranks, id.key().clone(), meeting)
+        Self::new(rank, nranks, id.key().clone(), false, meeting)
     }
     /// Rank 0 writes into a store where it listens, and a random key. `prefix` begins the names of what is written, and
     /// must be new for every job. Blocks until rank 0's key is there, at most for `timeout`.
@@ -91,35 +93,45 @@ impl Rendezvous {
         } else {
             let bytes = store.get(&name, timeout).map_err(failed)?;
             Key(bytes.try_into().map_err(|bytes: Vec<u8>| {
-                let what = format!("{} bytes instead of a key of 32: is the prefix used by something else?", bytes.len());
+                let what = format!(
+                    "{} bytes instead of a key of 32: is the prefix used by something else?",
+                    bytes.len()
+                );
                 failed(io::Error::other(what))
             })?)
         };
-        Self::new(rank, nranks, key, Meeting::Store { store, prefix: prefix.to_owned() })
+        Self::new(rank, nranks, key, false, Meeting::Store { store, prefix: prefix.to_owned() })
     }
     /// A job of this process alone.
     ///
     /// # Errors
     /// [`SetupError::Bootstrap`] if the kernel has no random numbers.
     pub fn local() -> Result<Self, SetupError> {
-        Self::new(0, 1, random_key()?, Meeting::Alone)
+        Self::new(0, 1, random_key()?, false, Meeting::Alone)
     }
     /// The same with this secret, which all ranks must be given.
     pub fn with_key(mut self, key: Key) -> Self {
         self.key = key;
+        self.derived = false;
         self
     }
-    /// Rank 0 listens on the first free one of several ports, the others look for it there.
+    /// The same with a secret that people chose, as in `RONDEL_KEY`.
+    pub fn with_secret(self, secret: &str) -> Self {
+        let hash = Sha256::new().chain_update(b"rondel secret\0").chain_update(secret).finalize();
+        self.with_key(Key(hash.into()))
+    }
+    /// Rank 0 listens on the first free one of several ports, the others look for it there. The key is derived from what
+    /// is public about the job.
     pub(super) fn at(
         host: String,
         ports: RangeInclusive<u16>,
         rank: Rank,
         nranks: u32,
-        key: Key,
+        public: &[&str],
     ) -> Result<Self, SetupError> {
-        Self::new(rank, nranks, key, Meeting::At { host, ports })
+        Self::new(rank, nranks, derived_key(public), true, Meeting::At { host, ports })
     }
-    fn new(rank: Rank, nranks: u32, key: Key, meeting: Meeting) -> Result<Self, SetupError> {
+    fn new(rank: Rank, nranks: u32, key: Key, derived: bool, meeting: Meeting) -> Result<Self, SetupError> {
         if nranks == 0 || nranks > MAX_RANKS {
             return Err(SetupError::Config(format!(
                 "the number of ranks is {nranks}, expected 1 to {MAX_RANKS}"
@@ -131,7 +143,7 @@ impl Rendezvous {
                 nranks - 1
             )));
         }
-        Ok(Self { rank, nranks, key, meeting })
+        Ok(Self { rank, nranks, key, derived, meeting })
     }
     /// This process's rank.
     pub fn rank(&self) -> Rank {
@@ -159,6 +171,11 @@ impl Rendezvous {
             return Ok((u64::from_le_bytes(std::array::from_fn(|i| job[i])), vec![seat]));
         }
         if self.rank == 0 {
+            if self.derived {
+                tracing::info!(
+                    "the job's key is derived from public values: set RONDEL_KEY where strangers can connect"
+                );
+            }
             self.host(watcher)?;
         }
         let joining = Joining {
@@ -205,7 +222,10 @@ impl Rendezvous {
                 } else {
                     let Some(listener) = open_root(host, ports)? else { return Ok(()) };
                     let doorway = Doorway::new(vec![listener], self.key.clone());
-                    Some(doorway.map_err(|e| SetupError::Bootstrap(format!("cannot serve as the root: {e}")))?)
+                    Some(
+                        doorway
+                            .map_err(|e| SetupError::Bootstrap(format!("cannot serve as the root: {e}")))?,
+                    )
                 }
             }
         };
@@ -222,7 +242,10 @@ impl Rendezvous {
             Meeting::Hosted { addresses } => Ok(addresses.clone()),
             Meeting::At { host, ports } => {
                 let ips = resolve(host)?;
-                Ok(ports.clone().flat_map(|port| ips.iter().map(move |ip| SocketAddr::new(*ip, port))).collect())
+                Ok(ports
+                    .clone()
+                    .flat_map(|port| ips.iter().map(move |ip| SocketAddr::new(*ip, port)))
+                    .collect())
             }
             Meeting::Store { store, prefix } => {
                 if found.is_none() {
@@ -242,7 +265,9 @@ impl fmt::Display for Rendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.meeting {
             Meeting::Alone => f.write_str("this process"),
-            Meeting::At { host, ports } if ports.start() == ports.end() => write!(f, "{host}:{}", ports.start()),
+            Meeting::At { host, ports } if ports.start() == ports.end() => {
+                write!(f, "{host}:{}", ports.start())
+            }
             Meeting::At { host, ports } => write!(f, "{host}, ports {} to {}", ports.start(), ports.end()),
             Meeting::Hosted { addresses } => {
                 f.write_str("the unique id's address")?;
@@ -268,14 +293,14 @@ fn open_root(host: &str, ports: &RangeInclusive<u16>) -> Result<Option<TcpListen
     }
     // A name may mean a loopback address here and another one elsewhere.
     let named_loopback = host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-    let listen_on = if named_loopback { ips } else { listener::wildcards(None) };
-    match listener::first_free(&listen_on, ports) {
+    let listen_on = ips.first().filter(|_| named_loopback).map(|ip| SocketAddr::new(*ip, 0));
+    match bind_listener(listen_on, &Ports::from(ports.clone())) {
         Ok(listener) => Ok(Some(listener)),
         Err(e) if e.kind() == io::ErrorKind::AddrInUse && ports.start() == ports.end() => {
-            tracing::info!("{e}; asking whoever listens there");
+            tracing::info!("port {} is taken; asking whoever listens there", ports.start());
             Ok(None)
         }
-        Err(e) => Err(SetupError::Config(format!("rank 0 {e}: choose another address for the job"))),
+        Err(e) => Err(SetupError::Config(format!("rank 0 cannot be the root at {host}: {e}"))),
     }
 }
 
@@ -315,13 +340,8 @@ pub(super) fn random_key() -> Result<Key, SetupError> {
     Ok(Key(key))
 }
 
-/// A key from a secret that people chose.
-pub(super) fn key_of_secret(secret: &str) -> Key {
-    Key(Sha256::new().chain_update(b"rondel secret\0").chain_update(secret).finalize().into())
-}
-
 /// A key from what is public about a job: it keeps jobs apart, and strangers that do not know the job.
-pub(super) fn derived_key(values: &[&str]) -> Key {
+fn derived_key(values: &[&str]) -> Key {
     let hash = values.iter().fold(Sha256::new().chain_update(b"rondel public\0"), |hash, value| {
         hash.chain_update((value.len() as u64).to_le_bytes()).chain_update(value)
     });

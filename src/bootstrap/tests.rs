@@ -22,10 +22,7 @@ pub(super) fn free_address() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-pub(super) fn join_with(
-    rendezvous: &Rendezvous,
-    within: Duration,
-) -> Result<(Watcher, Job), SetupError> {
+pub(super) fn join_with(rendezvous: &Rendezvous, within: Duration) -> Result<(Watcher, Job), SetupError> {
     let watcher = Watcher::start(config(rendezvous.key()))?;
     let card = Card { adverts: Vec::new() };
     let job = watcher.join(rendezvous, card, Instant::now() + within, &AtomicBool::new(false))?;

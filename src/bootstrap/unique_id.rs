@@ -9,12 +9,7 @@ use super::{
 };
 use crate::error::SetupError;
 use rondel_transport_api::handshake::Key;
-use std::{
-    fmt,
-    net::SocketAddr,
-    ops::RangeInclusive,
-    time::Instant,
-};
+use std::{fmt, net::SocketAddr, ops::RangeInclusive, time::Instant};
 
 const MAGIC: [u8; 4] = *b"RDL1";
 
@@ -74,7 +69,9 @@ impl UniqueId {
     /// [`SetupError::Config`] if they are no such bytes.
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Result<Self, SetupError> {
         let damaged = |why: &str| {
-            SetupError::Config(format!("these 128 bytes are no unique id ({why}): pass them on as they were made"))
+            SetupError::Config(format!(
+                "these 128 bytes are no unique id ({why}): pass them on as they were made"
+            ))
         };
         let mut r = Reader::new(bytes);
         if r.array("magic") != Ok(MAGIC) {

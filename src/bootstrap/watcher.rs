@@ -249,8 +249,10 @@ impl Thread {
                 (Command::Inquire { about, comm, seq }, Some(seated)) => {
                     seated.inquire(about, comm, seq, &self.shared, now);
                 }
-                (Command::Declare(failure), Some(seated)) => seated.membership.declare(*failure),
-                (command, _) => tracing::warn!("{command:?} concerns no rank of a job that this process joined"),
+                (Command::Declare(failure), Some(seated)) => seated.membership.declare(*failure, now),
+                (command, _) => {
+                    tracing::warn!("{command:?} concerns no rank of a job that this process joined")
+                }
             }
         }
     }
@@ -258,14 +260,8 @@ impl Thread {
     fn sit_down(&mut self, joined: Joined, now: Instant) {
         let seats: Rc<[Seat]> = joined.seats.into();
         let nranks = seats.len() as u32;
-        let mut links = Links::new(
-            self.poller.clone(),
-            LINK,
-            self.key.clone(),
-            joined.job,
-            joined.me,
-            seats.clone(),
-        );
+        let mut links =
+            Links::new(self.poller.clone(), LINK, self.key.clone(), joined.job, joined.me, seats.clone());
         for (stream, rank) in self.early.drain(..) {
             links.accept(stream, rank, now);
         }
@@ -350,15 +346,19 @@ impl Seated {
         for seat in seats.iter().filter(|seat| seat.member.host == here && seat.member.pid != own) {
             let rank = seat.member.rank;
             match Pidfd::open(seat.member.pid, seat.process) {
-                Watch::On(process) => match poller.add(process.as_fd(), PROCESS + u64::from(rank), Interest::Read) {
-                    Ok(()) => drop(self.processes.insert(rank, process)),
-                    Err(e) => tracing::warn!("cannot watch the process of rank {rank}: {e}"),
-                },
+                Watch::On(process) => {
+                    match poller.add(process.as_fd(), PROCESS + u64::from(rank), Interest::Read) {
+                        Ok(()) => drop(self.processes.insert(rank, process)),
+                        Err(e) => tracing::warn!("cannot watch the process of rank {rank}: {e}"),
+                    }
+                }
                 Watch::Gone => {
                     let how = "its process ended while the job was being joined".to_owned();
                     self.membership.handle_process_end(rank, how, false, now);
                 }
-                Watch::Impossible => tracing::debug!("the process of rank {rank} cannot be watched from here"),
+                Watch::Impossible => {
+                    tracing::debug!("the process of rank {rank} cannot be watched from here")
+                }
             }
         }
     }
@@ -375,7 +375,7 @@ impl Seated {
     fn handle_link(&mut self, event: LinkEvent, shared: &Shared, now: Instant) {
         match event {
             LinkEvent::Up(rank) => self.membership.handle_link_up(rank, now),
-            LinkEvent::Down(rank) => self.membership.handle_link_down(rank),
+            LinkEvent::Down(rank) => self.membership.handle_link_down(rank, now),
             LinkEvent::DialFailed { rank, refused } => {
                 self.membership.handle_dial_failed(rank, refused, now);
             }
@@ -409,7 +409,9 @@ impl Seated {
                 }
             }
             Message::News(news) => self.membership.handle_news(from, news, now),
-            other => tracing::debug!("rank {from} said something that has no place on a control link: {other:?}"),
+            other => {
+                tracing::debug!("rank {from} said something that has no place on a control link: {other:?}")
+            }
         }
     }
 
@@ -466,7 +468,9 @@ impl Seated {
             Step::Answer(answer) => shared.notify(Notice::Answer(answer)),
             Step::Sight(rank, sight) => {
                 if sight == Sight::Stopped {
-                    tracing::warn!("rank {rank} is stopped by a signal or a debugger; waiting for it to go on");
+                    tracing::warn!(
+                        "rank {rank} is stopped by a signal or a debugger; waiting for it to go on"
+                    );
                 }
                 self.membership.handle_sight(rank, sight, now);
             }
@@ -477,8 +481,9 @@ impl Seated {
 
     fn send_look(&mut self, id: u64, about: Rank, shared: &Shared, now: Instant) {
         if !self.is_local(about) {
-            let on_its_host =
-                |&rank: &Rank| rank != about && self.host_of(rank) == self.host_of(about) && !self.membership.has_left(rank);
+            let on_its_host = |&rank: &Rank| {
+                rank != about && self.host_of(rank) == self.host_of(about) && !self.membership.is_gone(rank)
+            };
             if let Some(observer) = (0..self.seats.len() as Rank).find(on_its_host) {
                 self.links.send(observer, &Message::Look { id, about }, now);
                 return;
@@ -491,10 +496,10 @@ impl Seated {
     }
 }
 
-/// The thread cannot go on: the engine must not wait for it.
+/// The thread cannot go on: the engine must not wait for what it will not hear.
 pub(super) fn report_end(shared: &Shared, me: Rank, what: String) {
     tracing::error!("the watcher has ended: {what}");
-    let failure = Failure { origin: me, cause: Cause::Bug(what), waiting: None, agreed: false };
+    let failure = Failure { origin: me, comm: None, cause: Cause::Bug(what), waiting: None, agreed: false };
     shared.notify(Notice::Failed(Arc::new(failure)));
 }
 
@@ -502,9 +507,5 @@ impl Thread {
     /// This rank, as far as it is known.
     pub(super) fn rank(&self) -> Rank {
         self.seated.as_ref().map_or(0, |seated| seated.me)
-    }
-    /// Whether the engine was told of a failure.
-    pub(super) fn has_failed(&self) -> bool {
-        self.seated.as_ref().is_some_and(|seated| seated.membership.failure().is_some())
     }
 }

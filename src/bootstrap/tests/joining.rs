@@ -18,7 +18,12 @@ fn ranks_meet_at_a_root_and_know_each_other() {
 #[test]
 fn offers_arrive_once_and_in_order() {
     let ranks = job(5);
-    let offer = |from: u32, i: u16| LaneOffer { comm: u64::from(from), channel: i, endpoint: 0, offer: Offer(vec![7; 300]) };
+    let offer = |from: u32, i: u16| LaneOffer {
+        comm: u64::from(from),
+        channel: i,
+        endpoint: 0,
+        offer: Offer(vec![7; 300]),
+    };
     for i in 0..200 {
         for (from, (watcher, _)) in (0..).zip(&ranks) {
             for to in (0..5).filter(|to| *to != from) {
@@ -37,6 +42,10 @@ fn offers_arrive_once_and_in_order() {
             assert_eq!((offer.comm, offer.channel), (u64::from(from), next[from as usize]));
             next[from as usize] += 1;
         }
-        assert!(wait_notice(watcher, Duration::from_millis(100), |n| matches!(n, Notice::Offer { .. }).then_some(())).is_none());
+        assert!(
+            wait_notice(watcher, Duration::from_millis(100), |n| matches!(n, Notice::Offer { .. })
+                .then_some(()))
+            .is_none()
+        );
     }
 }
