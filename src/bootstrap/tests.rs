@@ -1,6 +1,9 @@
 //! Watchers in threads of one process, and children that die.
 
+mod coding;
+mod dying;
 mod joining;
+mod refusing;
 
 use super::*;
 use std::{net::TcpListener, sync::atomic::AtomicBool, thread};
