@@ -111,14 +111,14 @@ impl Pidfd {
             _ => Watch::On(Self { pid, fd }),
         }
     }
-    /// How the process ended, once the descriptor is readable. The second value: by its own will and without an error.
+    /// How the process ended, once the descriptor is readable. The second value: it may have done its work before.
     pub(crate) fn ending(&self) -> (String, bool) {
         let status = match Stat::read(self.pid) {
             Some(Stat { state: b'Z', exit, .. }) => exit,
             _ => self.reaped_status(),
         };
         match status {
-            None => ("its process ended".to_owned(), false),
+            None => ("its process ended".to_owned(), true),
             Some(status) if libc::WIFSIGNALED(status) => {
                 (format!("killed by signal {}", libc::WTERMSIG(status)), false)
             }

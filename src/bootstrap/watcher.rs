@@ -354,7 +354,7 @@ impl Seated {
                 }
                 Watch::Gone => {
                     let how = "its process ended while the job was being joined".to_owned();
-                    self.membership.handle_process_end(rank, how, false, now);
+                    self.membership.handle_process_end(rank, how, true, now);
                 }
                 Watch::Impossible => {
                     tracing::debug!("the process of rank {rank} cannot be watched from here")
@@ -367,9 +367,9 @@ impl Seated {
         let Some(process) = self.processes.remove(&rank) else { return };
         // Closing the descriptor takes it out of the set in any case.
         let _ = poller.remove(process.as_fd());
-        let (how, clean) = process.ending();
+        let (how, doubtful) = process.ending();
         tracing::debug!("the process of rank {rank} has ended: {how}");
-        self.membership.handle_process_end(rank, how, clean, now);
+        self.membership.handle_process_end(rank, how, doubtful, now);
     }
 
     fn handle_link(&mut self, event: LinkEvent, shared: &Shared, now: Instant) {

@@ -9,7 +9,8 @@
 //!   or its listener refuses), silence that its host cannot explain, or what the origin itself declared. Of what fails the
 //!   same communicator, or is the fault of the same rank, a rank reports and passes on what it learned first.
 //! * A rank that leaves says so on every link before it closes them. Its process may end afterwards. Those who see the
-//!   end before they hear the goodbye, which may come a longer way, give it a short grace.
+//!   end before they hear the goodbye, which may come a longer way, give it a short grace. While others leave too, an end
+//!   that fits a goodbye counts as one: whoever still waits for that rank learns that it left.
 //! * A process that is stopped, by a signal or a debugger, is never a cause of death; nor is silence while this process
 //!   was stopped itself.
 
@@ -26,9 +27,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a goodbye may take to arrive after its process was seen to end: by an end of unknown or bad kind, and by a
-/// clean exit.
+/// How long a goodbye may take to arrive after its process was seen to end: by an end that a process which has left would
+/// hardly take, and by one that it might.
 const GRACE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(500));
+/// How long after a departure an end of the second kind counts as another one: when many leave together, those who would
+/// pass a goodbye on may be gone before it reaches them.
+const DEPARTURES: Duration = Duration::from_secs(2);
 /// How long the rank that should connect has before the other one does it. Also how long after a departure the links are
 /// completed anew: when all leave together, nobody needs new ones.
 const COURTESY: Duration = Duration::from_secs(1);
@@ -93,13 +97,23 @@ pub(crate) struct Membership {
     /// Known to be dead.
     dead: BTreeSet<Rank>,
     /// Causes that wait for a goodbye to overtake them.
-    condemned: BTreeMap<Rank, (Instant, Cause)>,
+    condemned: BTreeMap<Rank, Sentence>,
+    last_departure: Option<Instant>,
     /// What has failed and whose fault it was; the latter only where all communicators of that rank have failed.
     failures: BTreeMap<(Option<u64>, Option<Rank>), Arc<Failure>>,
     leaving: bool,
     repair: Option<Instant>,
     last_turn: Instant,
     actions: VecDeque<Action>,
+}
+
+/// A cause that becomes a failure then, unless a goodbye comes.
+#[derive(Debug)]
+struct Sentence {
+    due: Instant,
+    cause: Cause,
+    /// It may be the end of a rank that has left.
+    doubtful: bool,
 }
 
 /// A link that is there, or that should be.
@@ -139,6 +153,7 @@ impl Membership {
             left: BTreeSet::new(),
             dead: BTreeSet::new(),
             condemned: BTreeMap::new(),
+            last_departure: None,
             failures: BTreeMap::new(),
             leaving: false,
             repair: None,
@@ -182,7 +197,7 @@ impl Membership {
         let Some(link) = self.links.get_mut(&rank) else { return };
         link.phase = Phase::Dialling { lost: true };
         match self.condemned.remove(&rank) {
-            Some((_, cause)) => self.fail(cause, now),
+            Some(sentence) => self.fail(sentence.cause, now),
             None => self.actions.push_back(Action::Dial(rank)),
         }
     }
@@ -197,7 +212,7 @@ impl Membership {
         link.phase = Phase::Pausing { until: now + REDIAL, lost };
         if refused {
             let how = "its host refuses connections to it: its process has ended".to_owned();
-            self.condemn(rank, Cause::ProcessEnded { rank, how }, GRACE.0, now);
+            self.condemn(rank, Cause::ProcessEnded { rank, how }, !lost, now);
         }
     }
     /// A sign of life came over a link.
@@ -206,10 +221,9 @@ impl Membership {
             link.heard = now;
         }
     }
-    /// The end of a process was seen. `clean`: it exited by its own will and without an error.
-    pub(crate) fn handle_process_end(&mut self, rank: Rank, how: String, clean: bool, now: Instant) {
-        let grace = if clean { GRACE.1 } else { GRACE.0 };
-        self.condemn(rank, Cause::ProcessEnded { rank, how }, grace, now);
+    /// The end of a process was seen. `doubtful`: a rank that has left may end like this.
+    pub(crate) fn handle_process_end(&mut self, rank: Rank, how: String, doubtful: bool, now: Instant) {
+        self.condemn(rank, Cause::ProcessEnded { rank, how }, doubtful, now);
     }
     /// The answer to [`Action::Examine`].
     pub(crate) fn handle_sight(&mut self, rank: Rank, sight: Sight, now: Instant) {
@@ -234,7 +248,7 @@ impl Membership {
     pub(crate) fn handle_news(&mut self, from: Rank, news: News, now: Instant) {
         match news {
             News::Failed(failure) => self.learn(failure, Some(from), now),
-            News::Left(rank) => self.depart(rank, from, now),
+            News::Left(rank) => self.depart(rank, Some(from), now),
         }
     }
     /// This rank declares that something has failed.
@@ -258,7 +272,7 @@ impl Membership {
             };
             silent.into_iter().chain(phase)
         });
-        links.chain(self.condemned.values().map(|(due, _)| *due)).chain(self.repair).min()
+        links.chain(self.condemned.values().map(|sentence| sentence.due)).chain(self.repair).min()
     }
     /// To be called after everything that had arrived by `now` was handled.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
@@ -267,11 +281,8 @@ impl Membership {
             self.repair = None;
             self.complete_links(now);
         }
-        let due = |(_, (due, _)): (&Rank, &(Instant, Cause))| *due <= now;
-        while let Some(rank) = self.condemned.iter().find(|entry| due(*entry)).map(|(rank, _)| *rank) {
-            if let Some((_, cause)) = self.condemned.remove(&rank) {
-                self.fail(cause, now);
-            }
+        while let Some(rank) = self.condemned.iter().find(|(_, s)| s.due <= now).map(|(rank, _)| *rank) {
+            self.carry_out_sentence(rank, now);
         }
         let judging = !self.leaving;
         for (&rank, link) in &mut self.links {
@@ -308,7 +319,7 @@ impl Membership {
         self.last_turn = now;
     }
 
-    fn condemn(&mut self, rank: Rank, cause: Cause, grace: Duration, now: Instant) {
+    fn condemn(&mut self, rank: Rank, cause: Cause, doubtful: bool, now: Instant) {
         if self.is_gone(rank) || self.leaving {
             return;
         }
@@ -318,8 +329,19 @@ impl Membership {
         });
         if silenced {
             self.fail(cause, now);
+        } else if self.condemned.get(&rank).is_none_or(|earlier| earlier.doubtful && !doubtful) {
+            let due = now + if doubtful { GRACE.1 } else { GRACE.0 };
+            self.condemned.insert(rank, Sentence { due, cause, doubtful });
+        }
+    }
+
+    fn carry_out_sentence(&mut self, rank: Rank, now: Instant) {
+        let Some(sentence) = self.condemned.remove(&rank) else { return };
+        let departing = self.last_departure.is_some_and(|last| now.duration_since(last) < DEPARTURES);
+        if sentence.doubtful && departing {
+            self.depart(rank, None, now);
         } else {
-            self.condemned.entry(rank).or_insert((now + grace, cause));
+            self.fail(sentence.cause, now);
         }
     }
 
@@ -354,14 +376,15 @@ impl Membership {
         self.repair.get_or_insert(now + COURTESY);
     }
 
-    fn depart(&mut self, rank: Rank, from: Rank, now: Instant) {
+    fn depart(&mut self, rank: Rank, from: Option<Rank>, now: Instant) {
         if rank == self.me || rank >= self.nranks || !self.left.insert(rank) {
             return;
         }
         self.condemned.remove(&rank);
         self.links.remove(&rank);
         self.repair.get_or_insert(now + COURTESY);
-        self.spread(&News::Left(rank), Some(from));
+        self.spread(&News::Left(rank), from);
+        self.last_departure = Some(now);
         if !self.leaving {
             self.actions.push_back(Action::Left(rank));
         }

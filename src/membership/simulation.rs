@@ -136,7 +136,10 @@ impl World {
         let at = match event {
             Event::Kill(rank) => return self.end(rank, false),
             Event::Gone(rank) => return self.end(rank, true),
-            Event::Freeze(rank, sight) => return drop(self.frozen.insert(rank, sight)),
+            Event::Freeze(rank, sight) => {
+                self.frozen.insert(rank, sight);
+                return;
+            }
             Event::Leave(rank) => {
                 let Some(membership) = &mut self.ranks[rank as usize] else { return };
                 membership.leave();
@@ -276,7 +279,8 @@ fn who_says_goodbye_is_no_failure() {
         }
         world.run(6000);
         for rank in world.survivors() {
-            assert!(world.failed[rank as usize].is_empty(), "seed {seed}: rank {rank} was told of a failure");
+            let told = &world.failed[rank as usize];
+            assert!(told.is_empty(), "seed {seed}: rank {rank} was told of {told:?}, leavers {leavers:?}");
             let mut left = world.left[rank as usize].clone();
             left.sort_unstable();
             assert_eq!(left, leavers.iter().copied().collect::<Vec<_>>(), "seed {seed}: rank {rank}");

@@ -51,6 +51,20 @@ impl Process {
         // SAFETY: the child is ours and was not waited for, so the number is still its own.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
+    /// Until none of its threads runs any more.
+    fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.contains(") T ")
+        };
+        let until = Instant::now() + LONG;
+        while !std::fs::read_dir(&tasks).unwrap().all(is_stopped) {
+            assert!(Instant::now() < until, "the process does not stop");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
     fn wait(mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
@@ -146,7 +160,7 @@ fn a_goodbye_is_no_failure_though_the_process_ends() {
 #[test]
 fn a_stopped_process_is_reported_as_stopped_and_not_as_dead() {
     let (watchers, process) = job_with_process(2, End::Leave);
-    process.signal(libc::SIGSTOP);
+    process.stop();
     let began = Instant::now();
     watchers[0].inquire(1, 5, 9);
     let answer = answer(&watchers[0]);
