@@ -1,6 +1,6 @@
 //! Pages and views, without sockets.
 
-use super::*;
+use super::super::*;
 use crate::plan::Collective;
 use proptest::prelude::*;
 use rondel_transport_api::{DataType, ReduceOp, Scalar};
