@@ -22,8 +22,8 @@ fn waiting(seq: u64, peer: Rank, seconds: f64) -> Option<WaitingFor> {
 
 /// A rank of the job's communicator that made these calls, and completed all collectives but an awaited one.
 fn rank(rank: Rank, nranks: u32, recent: Vec<Call>, waiting: Option<WaitingFor>) -> RankReport {
-    let collectives = recent.iter().filter(|c| !matches!(c.collective, Collective::Send | Collective::Recv));
-    let entered = collectives.last().copied();
+    let is_collective = |call: &&Call| !matches!(call.collective, Collective::Send | Collective::Recv);
+    let entered = recent.iter().rfind(is_collective).copied();
     let last = entered.map_or(0, |call| call.seq);
     let completed = if waiting.is_some_and(|waiting| waiting.seq == last) { last - 1 } else { last };
     let status = Status { comm: 1, rank, nranks, entered, completed, waiting, recent };

@@ -5,7 +5,7 @@ use crate::plan::Collective;
 use rondel_transport_api::DataType;
 use std::{
     env, fs,
-    io::{self, BufRead},
+    io::{self, BufRead, Write},
     os::unix::{
         fs::{PermissionsExt, symlink},
         net::UnixListener,
@@ -150,7 +150,7 @@ const CHILD: &str = "RONDEL_TEST_STATUS_DIRECTORY";
 fn child_process() {
     let Some(path) = env::var_os(CHILD) else { return };
     let socket = StatusSocket::serve(&SocketDirectory::at(path).unwrap(), page(1)).unwrap();
-    eprintln!("\nserving");
+    io::stderr().write_all(b"\nserving\n").unwrap();
     let until = Instant::now() + Duration::from_secs(30);
     while Instant::now() < until {
         socket.accept_one().unwrap();
