@@ -4,6 +4,7 @@
 //! [`StatusView`]. Nobody needs the rank's help to read it: not its engine, not its watcher, and a rank that was stopped
 //! in the middle of writing hides nothing but what it was about to write.
 
+mod code;
 mod listing;
 mod log;
 mod memory;
