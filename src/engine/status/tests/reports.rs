@@ -49,9 +49,9 @@ job 0000000000000abc: 3 of 4 ranks are on this host
 rank 1 (process 4001, running) has no communicator
 
 communicator 0000000000000001 of 3 ranks
-  rank  of job  pid   state    completed  entered                          waits for
-  0     0       4000  running  #1         all_reduce #2 (1024 x F32, Sum)  -
-  2     2       4002  stopped  -          -                                -
+  rank  of job  pid   state    completed  entered                            waits for
+  0     0       4000  running  #1         all_reduce #2 (1024 x float, sum)  -
+  2     2       4002  stopped  -          -                                  -
   nobody waits
 ";
     assert_eq!(job(4, ranks).to_string(), expected);
@@ -75,7 +75,7 @@ fn who_has_not_entered_is_found_at_the_end_of_the_chain() {
     };
     assert_eq!(report.findings()[&1], [expected]);
     let text = report.to_string();
-    let line = "\n  0     0       4000  running  #811       all_reduce #812 (1024 x F32, Sum)  \
+    let line = "\n  0     0       4000  running  #811       all_reduce #812 (1024 x float, sum)  \
                 rank 7 to send for 10.0 s (step 3 of #812)\n";
     assert!(text.contains(line), "{text}");
     let line =
@@ -130,8 +130,8 @@ fn calls_that_differ_are_named_with_both() {
     assert_eq!(
         findings(ranks),
         [
-            "rank 3 called broadcast #7 (1024 x F32, root 2) where ranks 0, 1, 2 called all_reduce #7 \
-             (1024 x F32, Sum): all ranks must make the same calls in the same order",
+            "rank 3 called broadcast #7 (1024 x float, root 2) where ranks 0, 1, 2 called all_reduce #7 \
+             (1024 x float, sum): all ranks must make the same calls in the same order",
             "4 ranks wait for each other: rank 0 in all_reduce #7, rank 3 in broadcast #7, rank 2 in all_reduce #7, \
              rank 1 in all_reduce #7; a message is on its way, or the calls do not match"
         ]
@@ -146,7 +146,7 @@ fn calls_that_differ_are_named_with_both() {
     assert_eq!(
         findings(ranks),
         [
-            "rank 1 called all_reduce #2 (1000 x F32, Sum) where rank 0 called all_reduce #2 (1024 x F32, Sum): \
+            "rank 1 called all_reduce #2 (1000 x float, sum) where rank 0 called all_reduce #2 (1024 x float, sum): \
           all ranks must make the same calls in the same order"
         ]
     );

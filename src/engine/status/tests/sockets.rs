@@ -79,6 +79,12 @@ fn pages_are_found_and_sockets_removed() {
     assert!(listing.unreadable.is_empty(), "{listing:?}");
     let ranks: Vec<_> = listing.processes.iter().map(|process| process.view.owner().rank).collect();
     assert_eq!(ranks, [0, 1]);
+    let jobs = report::JobReport::of(&listing);
+    assert_eq!(
+        jobs.iter().map(|job| (job.job, job.nranks, job.ranks.len())).collect::<Vec<_>>(),
+        [(0xabc, 2, 2)]
+    );
+    assert_eq!(jobs[0].ranks[1].statuses, listing.processes[1].view.read_all());
     let both = serving(&sockets, || list_jobs(Some(&scratch.0)));
     assert!(both.processes.iter().filter(|process| process.view.owner().job == 0xabc).count() >= 2);
     drop(sockets);
@@ -106,6 +112,16 @@ fn what_the_dead_left_is_removed_and_replaced() {
     let error = StatusSocket::serve(&directory, page(0)).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{error}");
     assert_eq!(serving(&[socket], || Listing::of(&directory)).processes.len(), 1);
+}
+
+#[test]
+fn a_process_too_busy_to_answer_is_read_all_the_same() {
+    let scratch = Scratch::new();
+    let directory = SocketDirectory::at(scratch.0.join("sockets")).unwrap();
+    let _silent = StatusSocket::serve(&directory, page(1)).unwrap();
+    let listing = Listing::of(&directory);
+    assert!(listing.unreadable.is_empty(), "{listing:?}");
+    assert_eq!(listing.processes[0].view.read(1).unwrap().entered, Some(CALL));
 }
 
 #[test]
