@@ -8,7 +8,10 @@ pub mod algo;
 pub mod bootstrap;
 pub mod cost;
 pub mod engine;
+pub mod env;
 pub mod error;
+#[forbid(unsafe_code)]
+mod membership;
 #[forbid(unsafe_code)]
 pub mod plan;
 #[forbid(unsafe_code)]

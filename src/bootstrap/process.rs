@@ -24,7 +24,8 @@ pub(crate) fn host_id() -> [u8; 16] {
 
 /// The host's name, for people.
 pub(crate) fn hostname() -> String {
-    fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "unknown host".into(), |s| s.trim().to_owned())
+    fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "unknown host".into(), |s| s.trim().to_owned())
 }
 
 /// This process as its neighbours can find it.

@@ -6,8 +6,8 @@
 //! * Every rank keeps control links to the ranks at distance 2^k on both sides, counted among those that have not left.
 //!   News spread over all links, each piece once per rank.
 //! * A closed link is *evidence*: the peer's listener is tried again. A *cause* is the end of a process (seen by its host,
-//!   or its listener refuses), silence that its host cannot explain, or what the origin itself declared. The first cause
-//!   that a rank learns of is the one it reports, and the only one.
+//!   or its listener refuses), silence that its host cannot explain, or what the origin itself declared. Of what fails the
+//!   same communicator, or is the fault of the same rank, a rank reports and passes on what it learned first.
 //! * A rank that leaves says so on every link before it closes them. Its process may end afterwards. Those who see the
 //!   end before they hear the goodbye, which may come a longer way, give it a short grace.
 //! * A process that is stopped, by a signal or a debugger, is never a cause of death; nor is silence while this process
@@ -33,7 +33,7 @@ const GRACE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 /// completed anew: when all leave together, nobody needs new ones.
 const COURTESY: Duration = Duration::from_secs(1);
 /// How soon a peer that can neither be reached nor refuses is tried again.
-const REDIAL: Duration = Duration::from_millis(250);
+const REDIAL: Duration = Duration::from_millis(100);
 
 /// Something that everybody has to know.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub(crate) enum Action {
     Heartbeat(Rank),
     /// Look at a rank's process, or have somebody on its host look; the answer is `handle_sight`.
     Examine(Rank),
-    /// Tell the engine. At most once.
+    /// Tell the engine. At most once per communicator and culprit.
     Failed(Arc<Failure>),
     /// Tell the engine. At most once per rank.
     Left(Rank),
@@ -90,9 +90,12 @@ pub(crate) struct Membership {
     pace: Pace,
     links: BTreeMap<Rank, Link>,
     left: BTreeSet<Rank>,
+    /// Known to be dead.
+    dead: BTreeSet<Rank>,
     /// Causes that wait for a goodbye to overtake them.
     condemned: BTreeMap<Rank, (Instant, Cause)>,
-    failure: Option<Arc<Failure>>,
+    /// What has failed and whose fault it was; the latter only where all communicators of that rank have failed.
+    failures: BTreeMap<(Option<u64>, Option<Rank>), Arc<Failure>>,
     leaving: bool,
     repair: Option<Instant>,
     last_turn: Instant,
@@ -115,9 +118,14 @@ enum Phase {
     /// The peer should connect, until then.
     Expected(Instant),
     /// This rank is connecting; `lost`: there was a link before, which closed without a goodbye.
-    Dialling { lost: bool },
+    Dialling {
+        lost: bool,
+    },
     /// To be dialled again then.
-    Pausing { until: Instant, lost: bool },
+    Pausing {
+        until: Instant,
+        lost: bool,
+    },
     Up,
 }
 
@@ -129,8 +137,9 @@ impl Membership {
             pace,
             links: BTreeMap::new(),
             left: BTreeSet::new(),
+            dead: BTreeSet::new(),
             condemned: BTreeMap::new(),
-            failure: None,
+            failures: BTreeMap::new(),
             leaving: false,
             repair: None,
             last_turn: now,
@@ -142,12 +151,9 @@ impl Membership {
     pub(crate) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
-    /// The first cause that was learned of.
-    pub(crate) fn failure(&self) -> Option<&Arc<Failure>> {
-        self.failure.as_ref()
-    }
-    pub(crate) fn has_left(&self, rank: Rank) -> bool {
-        self.left.contains(&rank)
+    /// It left or is dead.
+    pub(crate) fn is_gone(&self, rank: Rank) -> bool {
+        self.left.contains(&rank) || self.dead.contains(&rank)
     }
     /// Every rank that should know of this one's leaving has a link over which it is told.
     pub(crate) fn is_linked(&self) -> bool {
@@ -156,12 +162,12 @@ impl Membership {
 
     /// A link is open for messages, whoever opened it.
     pub(crate) fn handle_link_up(&mut self, rank: Rank, now: Instant) {
-        if self.left.contains(&rank) {
+        if self.is_gone(rank) {
             return;
         }
         let beat = now + self.pace.heartbeat;
         self.links.insert(rank, Link { phase: Phase::Up, heard: now, beat, examining: false });
-        let failed = self.failure.iter().map(|failure| News::Failed((**failure).clone()));
+        let failed = self.failures.values().map(|failure| News::Failed((**failure).clone()));
         let own = self.leaving.then_some(News::Left(self.me));
         let known: Vec<News> =
             failed.chain(self.left.iter().map(|&rank| News::Left(rank))).chain(own).collect();
@@ -169,14 +175,14 @@ impl Membership {
     }
     /// The last link to a rank closed or broke.
     pub(crate) fn handle_link_down(&mut self, rank: Rank, now: Instant) {
-        let Some(link) = self.links.get_mut(&rank) else { return };
-        if self.left.contains(&rank) || self.failure.is_some() || self.leaving {
+        if self.is_gone(rank) || self.leaving {
             self.links.remove(&rank);
             return;
         }
+        let Some(link) = self.links.get_mut(&rank) else { return };
         link.phase = Phase::Dialling { lost: true };
         match self.condemned.remove(&rank) {
-            Some((_, cause)) => self.fail(cause),
+            Some((_, cause)) => self.fail(cause, now),
             None => self.actions.push_back(Action::Dial(rank)),
         }
     }
@@ -184,14 +190,14 @@ impl Membership {
     pub(crate) fn handle_dial_failed(&mut self, rank: Rank, refused: bool, now: Instant) {
         let Some(link) = self.links.get_mut(&rank) else { return };
         let Phase::Dialling { lost } = link.phase else { return };
-        if self.leaving || self.failure.is_some() {
+        if self.leaving {
             self.links.remove(&rank);
             return;
         }
         link.phase = Phase::Pausing { until: now + REDIAL, lost };
         if refused {
             let how = "its host refuses connections to it: its process has ended".to_owned();
-            self.condemn(rank, Cause::ProcessEnded { rank, how }, now + GRACE.0);
+            self.condemn(rank, Cause::ProcessEnded { rank, how }, GRACE.0, now);
         }
     }
     /// A sign of life came over a link.
@@ -203,7 +209,7 @@ impl Membership {
     /// The end of a process was seen. `clean`: it exited by its own will and without an error.
     pub(crate) fn handle_process_end(&mut self, rank: Rank, how: String, clean: bool, now: Instant) {
         let grace = if clean { GRACE.1 } else { GRACE.0 };
-        self.condemn(rank, Cause::ProcessEnded { rank, how }, now + grace);
+        self.condemn(rank, Cause::ProcessEnded { rank, how }, grace, now);
     }
     /// The answer to [`Action::Examine`].
     pub(crate) fn handle_sight(&mut self, rank: Rank, sight: Sight, now: Instant) {
@@ -219,24 +225,21 @@ impl Membership {
             _ if silence < self.pace.suspicion => {}
             Sight::Gone => {
                 let how = "its host does not see its process any more".to_owned();
-                self.fail(Cause::ProcessEnded { rank, how });
+                self.fail(Cause::ProcessEnded { rank, how }, now);
             }
-            Sight::Running | Sight::Hidden => self.fail(Cause::Silent { rank, silence }),
+            Sight::Running | Sight::Hidden => self.fail(Cause::Silent { rank, silence }, now),
         }
     }
     /// News came over the link of `from`.
     pub(crate) fn handle_news(&mut self, from: Rank, news: News, now: Instant) {
         match news {
-            News::Failed(failure) if self.failure.is_none() => self.learn(Arc::new(failure), Some(from)),
-            News::Failed(_) => {}
+            News::Failed(failure) => self.learn(failure, Some(from), now),
             News::Left(rank) => self.depart(rank, from, now),
         }
     }
-    /// This rank declares the job failed.
-    pub(crate) fn declare(&mut self, failure: Failure) {
-        if self.failure.is_none() {
-            self.learn(Arc::new(failure), None);
-        }
+    /// This rank declares that something has failed.
+    pub(crate) fn declare(&mut self, failure: Failure, now: Instant) {
+        self.learn(failure, None, now);
     }
     /// This rank leaves: it says goodbye to everybody, and nothing is a failure to it any more.
     pub(crate) fn leave(&mut self) {
@@ -247,7 +250,7 @@ impl Membership {
     /// When [`handle_timeout`](Self::handle_timeout) has something to do.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let links = self.links.values().flat_map(|link| {
-            let silent = (!link.examining && self.is_judging()).then_some(link.heard + self.pace.suspicion);
+            let silent = (!link.examining && !self.leaving).then_some(link.heard + self.pace.suspicion);
             let phase = match link.phase {
                 Phase::Up => Some(link.beat),
                 Phase::Expected(until) | Phase::Pausing { until, .. } => Some(until),
@@ -264,11 +267,13 @@ impl Membership {
             self.repair = None;
             self.complete_links(now);
         }
-        let due = self.condemned.iter().find(|(_, (due, _))| *due <= now).map(|(rank, _)| *rank);
-        if let Some((_, cause)) = due.and_then(|rank| self.condemned.remove(&rank)) {
-            self.fail(cause);
+        let due = |(_, (due, _)): (&Rank, &(Instant, Cause))| *due <= now;
+        while let Some(rank) = self.condemned.iter().find(|entry| due(*entry)).map(|(rank, _)| *rank) {
+            if let Some((_, cause)) = self.condemned.remove(&rank) {
+                self.fail(cause, now);
+            }
         }
-        let judging = self.is_judging();
+        let judging = !self.leaving;
         for (&rank, link) in &mut self.links {
             match link.phase {
                 Phase::Up if link.beat <= now => {
@@ -292,10 +297,6 @@ impl Membership {
         }
     }
 
-    fn is_judging(&self) -> bool {
-        self.failure.is_none() && !self.leaving
-    }
-
     /// Somebody who was stopped, or whose host was, has heard nobody in that time and must not blame them.
     fn forgive_own_absence(&mut self, now: Instant) {
         let due = self.next_timeout().map_or(now, |due| due.max(self.last_turn));
@@ -307,8 +308,8 @@ impl Membership {
         self.last_turn = now;
     }
 
-    fn condemn(&mut self, rank: Rank, cause: Cause, due: Instant) {
-        if self.left.contains(&rank) || !self.is_judging() {
+    fn condemn(&mut self, rank: Rank, cause: Cause, grace: Duration, now: Instant) {
+        if self.is_gone(rank) || self.leaving {
             return;
         }
         // A link that has closed would have carried the goodbye before its end.
@@ -316,26 +317,41 @@ impl Membership {
             matches!(link.phase, Phase::Dialling { lost: true } | Phase::Pausing { lost: true, .. })
         });
         if silenced {
-            self.fail(cause);
+            self.fail(cause, now);
         } else {
-            self.condemned.entry(rank).or_insert((due, cause));
+            self.condemned.entry(rank).or_insert((now + grace, cause));
         }
     }
 
-    fn fail(&mut self, cause: Cause) {
-        if self.is_judging() {
-            let failure = Failure { origin: self.me, cause, waiting: None, agreed: false };
-            self.learn(Arc::new(failure), None);
+    fn fail(&mut self, cause: Cause, now: Instant) {
+        if !self.leaving {
+            let failure = Failure { origin: self.me, comm: None, cause, waiting: None, agreed: false };
+            self.learn(failure, None, now);
         }
     }
 
-    fn learn(&mut self, failure: Arc<Failure>, from: Option<Rank>) {
-        self.condemned.clear();
-        self.spread(&News::Failed((*failure).clone()), from);
-        self.failure = Some(failure.clone());
+    fn learn(&mut self, failure: Failure, from: Option<Rank>, now: Instant) {
+        let culprit = if failure.comm.is_none() { failure.culprit() } else { None };
+        let key = (failure.comm, culprit);
+        if self.failures.contains_key(&key) {
+            return;
+        }
+        if let Cause::ProcessEnded { rank, .. } | Cause::Silent { rank, .. } = failure.cause {
+            self.bury(rank, now);
+        }
+        self.spread(&News::Failed(failure.clone()), from);
+        let failure = Arc::new(failure);
+        self.failures.insert(key, failure.clone());
         if !self.leaving {
             self.actions.push_back(Action::Failed(failure));
         }
+    }
+
+    fn bury(&mut self, rank: Rank, now: Instant) {
+        self.dead.insert(rank);
+        self.condemned.remove(&rank);
+        self.links.remove(&rank);
+        self.repair.get_or_insert(now + COURTESY);
     }
 
     fn depart(&mut self, rank: Rank, from: Rank, now: Instant) {
@@ -361,7 +377,7 @@ impl Membership {
 
     /// Sees to it that there is a link to every rank at distance 2^k among those that have not left.
     fn complete_links(&mut self, now: Instant) {
-        if !self.is_judging() {
+        if self.leaving {
             return;
         }
         let beat = now + self.pace.heartbeat;
@@ -380,7 +396,7 @@ impl Membership {
     }
 
     fn neighbours(&self) -> BTreeSet<Rank> {
-        let present: Vec<Rank> = (0..self.nranks).filter(|rank| !self.left.contains(rank)).collect();
+        let present: Vec<Rank> = (0..self.nranks).filter(|rank| !self.is_gone(*rank)).collect();
         let Ok(position) = present.binary_search(&self.me) else { return BTreeSet::new() };
         let n = present.len();
         let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));
