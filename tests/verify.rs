@@ -2,7 +2,7 @@
 
 use rondel::algo::{ALL, Algorithm};
 use rondel::plan::partition::Cut;
-use rondel::plan::{Collective, Rank, Shape};
+use rondel::plan::{Collective, Layout, Rank, Shape};
 use rondel::verify::{Neighbours, Operation, Schedule};
 
 const COLLECTIVES: [Collective; 9] = [
@@ -90,10 +90,9 @@ fn verify(algorithm: &Algorithm, collective: Collective, shape: &Shape, depth: D
         let operation = Operation::of(algorithm, collective, shape, in_place, prescale);
         let fail = |fault| panic!("{} {collective:?} {shape:?} placement {at}: {fault}", algorithm.name);
         operation.check().unwrap_or_else(fail);
-        let schedules: &[(u32, u32)] = match (depth, at) {
-            (Depth::Once, _) => &[(1, u32::MAX)],
-            (Depth::Full, 2) => &[(1, u32::MAX), (1, 1), (2, 1), (5, u32::MAX)],
-            (Depth::Full, _) => &[(1, 1), (2, u32::MAX)],
+        let schedules: &[(u32, u32)] = match depth {
+            Depth::Once => &[(1, u32::MAX)],
+            Depth::Full => &[(1, u32::MAX), (1, 1), (2, 1), (2, u32::MAX), (5, 1)],
         };
         for &(slices, window) in schedules {
             let seed = u64::from(slices * 7 + shape.root) + at as u64;
@@ -115,7 +114,7 @@ fn sweep(n: u32) -> (u32, u64) {
                 for root in roots(collective, n) {
                     let shape = shape.clone().with_root(root);
                     if (algorithm.supports)(collective, &shape) {
-                        let full = if n <= 9 { true } else { root == 0 && (n <= 17 || number < 3) };
+                        let full = n <= 9 || root == 0 && (n <= 17 || number < 3);
                         let depth = if full { Depth::Full } else { Depth::Once };
                         actions += verify(algorithm, collective, &shape, depth);
                         operations += 1;
@@ -175,7 +174,7 @@ fn transfers() {
 }
 
 /// Cuts with few elements for the number of ranks, and odd ones with several rounds, channels and slices.
-fn cuts(n: u32) -> Vec<Cut> {
+fn cuts(n: u32, blocked: bool) -> Vec<Cut> {
     let whole = Cut { count: 0, element: 1, channels: 1, round_bytes: 1 << 20, slice_bytes: 1 << 16 };
     let n = u64::from(n);
     let mut cuts = Vec::new();
@@ -184,7 +183,8 @@ fn cuts(n: u32) -> Vec<Cut> {
         cuts.push(Cut { count, element, channels: 1 + at as u32 % 2, ..whole });
     }
     for element in [1, 2, 3, 8, 12] {
-        let count = 64 * n + 17;
+        // About as many elements in each chunk.
+        let count = if blocked { 81 } else { 64 * n + 17 };
         cuts.push(Cut {
             count,
             element,
@@ -193,7 +193,8 @@ fn cuts(n: u32) -> Vec<Cut> {
             slice_bytes: 64,
         });
     }
-    cuts.push(Cut { count: 129 * n + 1, element: 4, slice_bytes: 128, ..whole });
+    let count = if blocked { 129 } else { 129 * n + 1 };
+    cuts.push(Cut { count, element: 4, slice_bytes: 128, ..whole });
     cuts
 }
 
@@ -201,12 +202,14 @@ fn sweep_bytes(n: u32, shapes: impl Iterator<Item = Shape>) {
     for shape in shapes {
         for algorithm in ALL {
             for collective in COLLECTIVES {
+                let blocked = matches!(collective.input(0, &shape), Layout::Blocked(_))
+                    || matches!(collective.output(0, &shape), Layout::Blocked(_));
                 let shape = shape.clone().with_root(n / 2 * u32::from(collective.has_root()));
                 if !(algorithm.supports)(collective, &shape) {
                     continue;
                 }
                 let operation = Operation::of(algorithm, collective, &shape, |rank| rank % 3 != 1, false);
-                for (seed, cut) in (0..).zip(cuts(n)) {
+                for (seed, cut) in (0..).zip(cuts(n, blocked)) {
                     let barrier = collective == Collective::Barrier;
                     let cut = if barrier { Cut { count: 1, element: 1, ..cut } } else { cut };
                     let window = if seed % 2 == 0 { 1 } else { u32::MAX };

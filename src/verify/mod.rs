@@ -15,9 +15,13 @@
 mod bytes;
 mod fault;
 mod machine;
+#[cfg(test)]
+mod mutation;
 mod operation;
 mod statics;
 mod symbols;
+#[cfg(test)]
+mod tests;
 
 pub use fault::{Fault, Reason};
 pub use machine::Schedule;
