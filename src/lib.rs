@@ -6,7 +6,7 @@ compile_error!("rondel supports Linux only");
 #[forbid(unsafe_code)]
 pub mod algo;
 pub mod bootstrap;
-pub mod comm;
+pub mod cost;
 pub mod engine;
 pub mod error;
 #[forbid(unsafe_code)]
@@ -14,6 +14,5 @@ pub mod plan;
 #[forbid(unsafe_code)]
 pub mod verify;
 
-pub use comm::Communicator;
 pub use error::{Error, Result};
 pub use rondel_transport_api::{DataType, Element, F8E4M3, F8E5M2, ReduceOp, Scalar};

@@ -142,6 +142,21 @@ pub struct Path {
     pub transport: &'static str,
 }
 
+/// Memory and traffic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes that the whole context holds: lanes and their buffers, scratch and staging.
+    pub memory_bytes: u64,
+    /// Lanes that the communicator has.
+    pub lanes: u32,
+    /// Payload bytes that left, by peer.
+    pub sent_bytes: Vec<u64>,
+    /// Payload bytes that arrived, by peer.
+    pub received_bytes: Vec<u64>,
+    /// Operations that completed.
+    pub operations: u64,
+}
+
 /// An operation to start.
 #[derive(Clone, Copy, Debug)]
 pub struct Submission {
@@ -472,6 +487,27 @@ impl Engine {
     /// Whether every lane of a closed communicator has ended.
     pub fn is_closed(&self, comm: CommId) -> bool {
         self.comms[comm.0].lanes.values().all(|&lane| self.lanes[lane as usize].phase == lane::Phase::Closed)
+    }
+
+    /// Memory and traffic of a communicator's lanes, and the memory that the whole context holds.
+    pub fn stats(&self, comm: CommId) -> Stats {
+        let endpoints: usize = self.ports.iter().map(|port| port.endpoint.memory()).sum();
+        let comm = &self.comms[comm.0];
+        let nranks = comm.spec.members.len();
+        let mut stats = Stats {
+            memory_bytes: (endpoints + self.pool.bytes()) as u64,
+            lanes: comm.lanes.len() as u32,
+            sent_bytes: vec![0; nranks],
+            received_bytes: vec![0; nranks],
+            operations: comm.completed,
+        };
+        for (&(peer, _), &lane) in &comm.lanes {
+            let lane = &self.lanes[lane as usize];
+            let of_lane = self.ports[lane.endpoint].endpoint.lane_stats(lane.id);
+            stats.sent_bytes[peer as usize] += of_lane.sent_bytes;
+            stats.received_bytes[peer as usize] += of_lane.received_bytes;
+        }
+        stats
     }
 
     pub(crate) fn operation(&self, id: OperationId) -> Option<&Operation> {

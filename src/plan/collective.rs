@@ -69,24 +69,32 @@ impl Collective {
     }
     /// How `rank`'s input is cut. `count` of a blocked buffer is that of one block.
     pub fn input(self, rank: Rank, shape: &Shape) -> Layout {
+        self.input_at(rank == shape.root, shape.nranks())
+    }
+    /// How `rank`'s output is cut.
+    pub fn output(self, rank: Rank, shape: &Shape) -> Layout {
+        self.output_at(rank == shape.root, shape.nranks())
+    }
+    /// How the input of the root, or of another rank, is cut.
+    pub fn input_at(self, root: bool, nranks: u32) -> Layout {
         match self {
             Collective::AllReduce | Collective::Reduce | Collective::Barrier | Collective::Send => {
                 Layout::Flat
             }
-            Collective::Broadcast if rank == shape.root => Layout::Flat,
-            Collective::ReduceScatter | Collective::AllToAll => Layout::Blocked(shape.nranks()),
-            Collective::Scatter if rank == shape.root => Layout::Blocked(shape.nranks()),
+            Collective::Broadcast if root => Layout::Flat,
+            Collective::ReduceScatter | Collective::AllToAll => Layout::Blocked(nranks),
+            Collective::Scatter if root => Layout::Blocked(nranks),
             Collective::AllGather | Collective::Gather => Layout::Blocked(1),
             Collective::Broadcast | Collective::Scatter | Collective::Recv => Layout::Absent,
         }
     }
-    /// How `rank`'s output is cut.
-    pub fn output(self, rank: Rank, shape: &Shape) -> Layout {
+    /// How the output of the root, or of another rank, is cut.
+    pub fn output_at(self, root: bool, nranks: u32) -> Layout {
         match self {
             Collective::AllReduce | Collective::Broadcast | Collective::Recv => Layout::Flat,
-            Collective::Reduce if rank == shape.root => Layout::Flat,
-            Collective::AllGather | Collective::AllToAll => Layout::Blocked(shape.nranks()),
-            Collective::Gather if rank == shape.root => Layout::Blocked(shape.nranks()),
+            Collective::Reduce if root => Layout::Flat,
+            Collective::AllGather | Collective::AllToAll => Layout::Blocked(nranks),
+            Collective::Gather if root => Layout::Blocked(nranks),
             Collective::ReduceScatter | Collective::Scatter => Layout::Blocked(1),
             Collective::Reduce | Collective::Gather | Collective::Barrier | Collective::Send => {
                 Layout::Absent

@@ -36,7 +36,11 @@ pub use rondel_device::{
 };
 
 mod acceptor;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+//pub mod faults;
 pub mod handshake;
+mod random;
 
 pub use acceptor::{Acceptor, Incoming};
 

@@ -1,0 +1,3 @@
+//! What a plan costs.
+
+pub mod tuner;
