@@ -60,7 +60,7 @@ fn shapes(n: u32) -> Vec<Shape> {
     let flat = Shape::flat(n);
     let mut shapes = vec![flat.clone(), Shape { order: shuffled(n, 1), ..flat }];
     for local in [2, 4] {
-        if n % local == 0 && n > local {
+        if n.is_multiple_of(local) && n > local {
             shapes.push(on_hosts(&by_rank(&|rank| rank / local), 2));
             shapes.push(on_hosts(&by_rank(&|rank| rank % (n / local)), 3));
         }
