@@ -60,7 +60,7 @@ fn shapes(n: u32) -> Vec<Shape> {
     let flat = Shape::flat(n);
     let mut shapes = vec![flat.clone(), Shape { order: shuffled(n, 1), ..flat }];
     for local in [2, 4] {
-        if n % local == 0 && n > local {
+        if n.is_multiple_of(local) && n > local {
             shapes.push(on_hosts(&by_rank(&|rank| rank / local), 2));
             shapes.push(on_hosts(&by_rank(&|rank| rank % (n / local)), 3));
         }
@@ -94,7 +94,9 @@ fn verify(algorithm: &Algorithm, collective: Collective, shape: &Shape, depth: D
             Depth::Once => &[(1, u32::MAX)],
             Depth::Full => &[(1, u32::MAX), (1, 1), (2, 1), (2, u32::MAX), (5, 1)],
         };
-        for &(slices, window) in schedules {
+        // Slices of many ranks take long and show nothing new.
+        let few = |(slices, _): &&(u32, u32)| slices * shape.nranks() <= 128;
+        for &(slices, window) in schedules.iter().filter(few) {
             let seed = u64::from(slices * 7 + shape.root) + at as u64;
             let schedule = Schedule { slices, window, seed };
             actions += operation.run(schedule).unwrap_or_else(|fault| {
@@ -241,7 +243,7 @@ fn bytes_of_16_and_17_ranks() {
 #[test]
 fn operations_follow_each_other_on_shared_lanes() {
     let mut detected = [0, 0];
-    for n in [2, 3, 4, 7] {
+    for n in [2, 3, 4, 7, 9] {
         let shape = on_hosts(&(0..n).map(|rank| rank / 2).collect::<Vec<_>>(), 1);
         let operation = |algorithm: &Algorithm, collective: Collective, in_place: bool| {
             let shape = shape.clone().with_root(u32::from(collective.has_root()));
@@ -254,7 +256,7 @@ fn operations_follow_each_other_on_shared_lanes() {
             .flatten()
             .collect();
         for (at, first) in all.iter().enumerate() {
-            for (seed, second) in (at as u64..).zip(all.iter().skip(at % 3).step_by(3)) {
+            for (seed, second) in (at as u64..).zip(&all) {
                 let schedule =
                     Schedule { slices: 1 + (seed % 2) as u32, window: [1, u32::MAX][at % 2], seed };
                 first.run_then(second, Neighbours::Disjoint, schedule).unwrap_or_else(|fault| {
