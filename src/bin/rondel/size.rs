@@ -100,9 +100,13 @@ impl Sweep {
         };
         std::iter::successors(Some(self.first), next).take_while(move |size| *size <= self.last)
     }
-    /// The last size that may occur.
-    pub(crate) fn last(self) -> u64 {
-        self.last
+    /// The first size, and the last that may occur.
+    pub(crate) fn ends(self) -> (u64, u64) {
+        (self.first, self.last)
+    }
+    /// How it goes from one size to the next.
+    pub(crate) fn step(self) -> Step {
+        self.step
     }
 }
 

@@ -21,12 +21,6 @@ impl Stop {
             Stop::Failed(_) | Stop::Elsewhere => 1,
         }
     }
-    /// `what` could not be done with `path`.
-    pub(crate) fn file(what: &str, path: &str, error: &std::io::Error) -> Self {
-        Stop::Usage(format!(
-            "cannot {what} {path:?}: {error}. Give the path of a file in an existing directory that you may write to"
-        ))
-    }
 }
 
 impl fmt::Display for Stop {
