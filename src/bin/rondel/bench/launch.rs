@@ -2,7 +2,7 @@
 
 use super::{
     args::Member,
-    shared::{Shared, UNIQUE_ID_BYTES},
+    shared::{Reported, Shared, UNIQUE_ID_BYTES},
 };
 use crate::stop::Stop;
 use rondel::bootstrap::UniqueId;
@@ -169,19 +169,17 @@ fn is_failure(end: &End) -> bool {
     !matches!(end, End::Done | End::Wrong)
 }
 
-fn end_of(status: ExitStatus, reported: Option<String>) -> End {
+fn end_of(status: ExitStatus, reported: Reported) -> End {
     match (status.code(), reported) {
         (Some(0), _) => End::Done,
-        (Some(_), Some(text)) if text == GAVE_UP => End::Gave,
-        (Some(_), Some(text)) => End::Failed(text),
-        (Some(code), None) if code == i32::from(WRONG) => End::Wrong,
-        (Some(code), None) => End::Died(format!("exited with status {code}")),
+        (Some(_), Reported::GaveUp) => End::Gave,
+        (Some(_), Reported::Failed(text)) => End::Failed(text),
+        (Some(code), Reported::Nothing) if code == i32::from(WRONG) => End::Wrong,
+        (Some(code), Reported::Nothing) => End::Died(format!("exited with status {code}")),
         (None, _) => End::Died(format!("was killed by signal {}", status.signal().unwrap_or(0))),
     }
 }
 
-/// What a rank reports that ends because others failed.
-pub(crate) const GAVE_UP: &str = "gave up";
 /// Texts that are printed at most.
 const MOST_TEXTS: usize = 8;
 
@@ -246,11 +244,13 @@ mod tests {
     #[test]
     fn ends_are_told_apart() {
         let exited = |code: i32| ExitStatus::from_raw(code << 8);
-        assert_eq!(end_of(exited(0), None), End::Done);
-        assert_eq!(end_of(exited(1), None), End::Wrong);
-        assert_eq!(end_of(exited(1), Some("why".into())), End::Failed("why".into()));
-        assert_eq!(end_of(exited(1), Some(GAVE_UP.into())), End::Gave);
-        assert_eq!(end_of(exited(101), None), End::Died("exited with status 101".into()));
-        assert_eq!(end_of(ExitStatus::from_raw(9), None), End::Died("was killed by signal 9".into()));
+        let failed = Reported::Failed("why".into());
+        assert_eq!(end_of(exited(0), Reported::Nothing), End::Done);
+        assert_eq!(end_of(exited(1), Reported::Nothing), End::Wrong);
+        assert_eq!(end_of(exited(1), failed), End::Failed("why".into()));
+        assert_eq!(end_of(exited(1), Reported::GaveUp), End::Gave);
+        assert_eq!(end_of(exited(101), Reported::Nothing), End::Died("exited with status 101".into()));
+        let killed = end_of(ExitStatus::from_raw(9), Reported::Nothing);
+        assert_eq!(killed, End::Died("was killed by signal 9".into()));
     }
 }

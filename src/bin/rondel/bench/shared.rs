@@ -33,8 +33,23 @@ struct Line(AtomicU32);
 #[repr(C, align(64))]
 struct Seat {
     value: AtomicU64,
+    report: AtomicU32,
     text_len: AtomicU32,
     text: [AtomicU8; TEXT_BYTES],
+}
+
+const FAILED: u32 = 1;
+const GAVE_UP: u32 = 2;
+
+/// What a rank has left for the parent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reported {
+    /// Nothing: it has not stopped, or not by itself.
+    Nothing,
+    /// It was told that another rank has failed.
+    GaveUp,
+    /// It failed, for this reason.
+    Failed(String),
 }
 
 /// The mapped memory.
@@ -102,21 +117,30 @@ impl Shared {
     pub(crate) fn waiting(&self) -> u32 {
         self.head().arrived.0.load(Ordering::Acquire)
     }
-    /// Leaves a rank's error text for the parent; what is too long is cut.
-    pub(crate) fn report(&self, rank: u32, text: &str) {
+    /// Leaves for the parent why a rank stops; what is too long is cut.
+    pub(crate) fn report(&self, rank: u32, stop: &Stop) {
         let seat = self.seat(rank);
+        let text = stop.to_string();
         let len = text.floor_char_boundary(TEXT_BYTES);
         for (cell, byte) in seat.text.iter().zip(&text.as_bytes()[..len]) {
             cell.store(*byte, Ordering::Relaxed);
         }
-        seat.text_len.store(len as u32, Ordering::Release);
+        seat.text_len.store(len as u32, Ordering::Relaxed);
+        let kind = if matches!(stop, Stop::Elsewhere) { GAVE_UP } else { FAILED };
+        seat.report.store(kind, Ordering::Release);
     }
-    /// The error text that a rank has left.
-    pub(crate) fn reported(&self, rank: u32) -> Option<String> {
+    /// What a rank has left.
+    pub(crate) fn reported(&self, rank: u32) -> Reported {
         let seat = self.seat(rank);
-        let len = (seat.text_len.load(Ordering::Acquire) as usize).min(TEXT_BYTES);
-        let bytes: Vec<u8> = seat.text[..len].iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
-        (len > 0).then(|| String::from_utf8_lossy(&bytes).into_owned())
+        match seat.report.load(Ordering::Acquire) {
+            GAVE_UP => Reported::GaveUp,
+            FAILED => {
+                let len = (seat.text_len.load(Ordering::Relaxed) as usize).min(TEXT_BYTES);
+                let bytes: Vec<u8> = seat.text[..len].iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
+                Reported::Failed(String::from_utf8_lossy(&bytes).into_owned())
+            }
+            _ => Reported::Nothing,
+        }
     }
 
     fn len(nranks: u32) -> usize {
@@ -247,13 +271,15 @@ mod tests {
         // SAFETY: duplicates a descriptor that is open.
         let duplicate = unsafe { libc::dup(shared.descriptor()) };
         let child = Shared::inherit(duplicate, 2).unwrap();
-        assert_eq!(shared.reported(1), None);
-        child.report(1, "rank 0 died");
-        assert_eq!(shared.reported(1).as_deref(), Some("rank 0 died"));
+        assert_eq!(shared.reported(1), Reported::Nothing);
+        child.report(1, &Stop::Failed("rank 0 died".into()));
+        assert_eq!(shared.reported(1), Reported::Failed("rank 0 died".into()));
         shared.set_unique_id(&[7; UNIQUE_ID_BYTES]);
         assert_eq!(child.unique_id(), [7; UNIQUE_ID_BYTES]);
-        child.report(0, &"ä".repeat(5000));
-        assert_eq!(shared.reported(0).unwrap().chars().count(), TEXT_BYTES / 2);
+        child.report(0, &Stop::Failed("ä".repeat(5000)));
+        assert_eq!(shared.reported(0), Reported::Failed("ä".repeat(TEXT_BYTES / 2)));
+        child.report(0, &Stop::Elsewhere);
+        assert_eq!(shared.reported(0), Reported::GaveUp);
     }
 
     #[test]
