@@ -11,7 +11,9 @@ impl FromStr for Bytes {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let refuse = || {
-            format!("{text:?} is not a number of bytes: write a number with an optional K, M or G, such as 8, 64K or 1.5M")
+            format!(
+                "{text:?} is not a number of bytes: write a number with an optional K, M or G, such as 8, 64K or 1.5M"
+            )
         };
         let upper = text.trim().to_ascii_uppercase();
         let (number, shift) = match upper.find(|c: char| !c.is_ascii_digit() && c != '.') {
@@ -75,13 +77,19 @@ impl Sweep {
         }
         match step {
             Step::Factor(factor) if factor < 2 => {
-                return Err(format!("-f {factor} would never reach -e: give a factor of 2 or more, or a step with -i"));
+                return Err(format!(
+                    "-f {factor} would never reach -e: give a factor of 2 or more, or a step with -i"
+                ));
             }
             Step::Factor(_) if first == 0 => {
-                return Err("-b 0 with a factor would never grow: start at 1 or more, or give a step with -i".into());
+                return Err(
+                    "-b 0 with a factor would never grow: start at 1 or more, or give a step with -i".into(),
+                );
             }
             Step::Bytes(0) => {
-                return Err("-i 0 would never reach -e: give a step of 1 or more bytes, or a factor with -f".into());
+                return Err(
+                    "-i 0 would never reach -e: give a step of 1 or more bytes, or a factor with -f".into()
+                );
             }
             Step::Bytes(bytes) if (last - first) / bytes >= MOST_SIZES => {
                 return Err(format!(

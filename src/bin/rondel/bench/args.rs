@@ -74,9 +74,9 @@ pub(crate) struct BenchArgs {
     /// Binds local rank r to core r mod allowed cores, or leaves it to the system.
     #[arg(long, value_enum, default_value_t = Bind::Auto)]
     pub(crate) bind: Bind,
-    /// Only this transport, or a list to choose from, best first: tcp, mem, ...
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
-    pub(crate) transport: Vec<String>,
+    /// Only this transport, such as tcp.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) transport: Option<String>,
     /// Only this algorithm, where it does the collective.
     #[arg(long, value_name = "NAME")]
     pub(crate) algorithm: Option<String>,
@@ -216,11 +216,31 @@ impl Foreign {
     /// The sentence that refuses the first flag that asks for something.
     pub(crate) fn refusal(&self) -> Option<String> {
         let flags = [
-            ("-t/--nthreads", &self.nthreads, Some("1"), "every rank is a process; use --ranks N for more ranks"),
-            ("-g/--ngpus", &self.ngpus, Some("1"), "buffers are in host memory; use --ranks N for more ranks"),
+            (
+                "-t/--nthreads",
+                &self.nthreads,
+                Some("1"),
+                "every rank is a process; use --ranks N for more ranks",
+            ),
+            (
+                "-g/--ngpus",
+                &self.ngpus,
+                Some("1"),
+                "buffers are in host memory; use --ranks N for more ranks",
+            ),
             ("-m/--agg_iters", &self.agg_iters, Some("1"), "blocking calls are not aggregated into groups"),
-            ("-p/--parallel_init", &self.parallel_init, Some("0"), "every rank is a process and starts by itself"),
-            ("-z/--blocking", &self.blocking, Some("0"), "calls on host memory always return when they are complete"),
+            (
+                "-p/--parallel_init",
+                &self.parallel_init,
+                Some("0"),
+                "every rank is a process and starts by itself",
+            ),
+            (
+                "-z/--blocking",
+                &self.blocking,
+                Some("0"),
+                "calls on host memory always return when they are complete",
+            ),
             ("-y/--stream_null", &self.stream_null, Some("0"), "there are no streams on host memory"),
             ("-G/--cudagraph", &self.cudagraph, Some("0"), "there are no CUDA graphs on host memory"),
             (
@@ -230,8 +250,18 @@ impl Foreign {
                 "nothing is launched on host memory: the time of a call is the time of the operation",
             ),
             ("-R/--local_register", &self.local_register, Some("0"), "host memory needs no registration"),
-            ("-x/--cta_policy", &self.cta_policy, None, "there are no thread blocks on host memory; see --channels"),
-            ("-D/--device_implementation", &self.device_implementation, Some("0"), "there are no kernels on host memory"),
+            (
+                "-x/--cta_policy",
+                &self.cta_policy,
+                None,
+                "there are no thread blocks on host memory; see --channels",
+            ),
+            (
+                "-D/--device_implementation",
+                &self.device_implementation,
+                Some("0"),
+                "there are no kernels on host memory",
+            ),
             (
                 "-V/--device_cta_count",
                 &self.device_cta_count,

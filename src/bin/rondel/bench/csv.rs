@@ -43,6 +43,9 @@ mod tests {
             "rondel,tcp,allreduce,4,1048576,1048.58,1.0000,1.5000,out,1048.33,1049.58,2500,ok\n\
              rondel,tcp,allreduce,4,1048576,524.29,2.0000,3.0000,in,524.04,525.29,2500,WRONG\n"
         );
-        assert_eq!(HEAD.split(',').count(), lines(&sample::row(), 4).lines().next().unwrap().split(',').count());
+        assert_eq!(
+            HEAD.split(',').count(),
+            lines(&sample::row(), 4).lines().next().unwrap().split(',').count()
+        );
     }
 }

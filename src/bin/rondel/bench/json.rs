@@ -5,6 +5,7 @@ use super::{
     row::{Row, Total},
 };
 use crate::moment;
+use rondel::comm::MemberName;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -117,12 +118,12 @@ pub(crate) struct Collector {
 
 impl Collector {
     /// Of a run that starts now on ranks with these host names and process ids.
-    pub(crate) fn new(config: Config, members: &[(String, u32)], per_iter: bool, timestamps: bool) -> Self {
-        let device = |(rank, (hostname, pid)): (u32, &(String, u32))| Device {
+    pub(crate) fn new(config: Config, members: &[MemberName], per_iter: bool, timestamps: bool) -> Self {
+        let device = |(rank, member): (u32, &MemberName)| Device {
             rank,
             group: 0,
-            pid: *pid,
-            hostname: hostname.clone(),
+            pid: member.pid,
+            hostname: member.hostname.clone(),
             device: 0,
             device_hex: "host",
             device_info: "host memory",
@@ -226,7 +227,8 @@ mod tests {
             check: 1,
             dirty: false,
         };
-        let members = [("left".to_owned(), 11), ("right".to_owned(), 12)];
+        let member = |hostname: &str, pid| MemberName { hostname: hostname.to_owned(), pid };
+        let members = [member("left", 11), member("right", 12)];
         let mut collector = Collector::new(config, &members, per_iter, false);
         collector.add(&sample::row());
         let mut total = Total::default();
@@ -243,11 +245,17 @@ mod tests {
         assert_eq!(document["devices"][1]["hostname"], "right");
         assert_eq!(document["devices"][1]["pid"], 12);
         let result = &document["results"][0];
-        assert_eq!((&result["size"], &result["type"], &result["root"]), (&1048576.into(), &"float".into(), &(-1).into()));
+        assert_eq!(
+            (&result["size"], &result["type"], &result["root"]),
+            (&1048576.into(), &"float".into(), &(-1).into())
+        );
         assert_eq!(result["out_of_place"]["bus_bw"], 1.5);
         assert_eq!(result["in_place"]["nwrong"], 3);
         assert!(result.get("out_of_place_per_iter").is_none());
-        assert_eq!((&document["out_of_bounds"]["count"], &document["out_of_bounds"]["okay"]), (&3.into(), &false.into()));
+        assert_eq!(
+            (&document["out_of_bounds"]["count"], &document["out_of_bounds"]["okay"]),
+            (&3.into(), &false.into())
+        );
         assert_eq!(document["average_bus_bandwidth"], 2.25);
     }
 
@@ -260,6 +268,8 @@ mod tests {
 
     #[test]
     fn the_key_of_the_job_is_never_written() {
-        assert!(is_shown("RONDEL_LOG") && is_shown("NCCL_ALGO") && !is_shown("RONDEL_KEY") && !is_shown("HOME"));
+        assert!(
+            is_shown("RONDEL_LOG") && is_shown("NCCL_ALGO") && !is_shown("RONDEL_KEY") && !is_shown("HOME")
+        );
     }
 }

@@ -235,7 +235,8 @@ mod tests {
 
     #[test]
     fn many_different_texts_are_cut() {
-        let ends: Vec<(u32, End)> = (0..20).map(|rank| (rank, End::Failed(format!("error {rank:02}")))).collect();
+        let ends: Vec<(u32, End)> =
+            (0..20).map(|rank| (rank, End::Failed(format!("error {rank:02}")))).collect();
         let lines = complaints(&ends);
         assert_eq!(lines.len(), MOST_TEXTS + 1);
         assert_eq!(lines[MOST_TEXTS], "12 more ranks failed with other texts");

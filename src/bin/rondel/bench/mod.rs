@@ -23,11 +23,9 @@ mod shared;
 mod stats;
 mod table;
 mod test;
-mod transports;
 mod worker;
 
 pub(crate) use args::BenchArgs;
-pub(crate) use test::Test;
 
 use crate::{affinity, memory, stop::Stop};
 use report::Files;
@@ -38,12 +36,11 @@ use worker::Verdict;
 /// Runs the command. The answer is the exit status.
 pub(crate) fn run(args: &BenchArgs) -> Result<u8, Stop> {
     let settings = Settings::new(args)?;
-    transports::named(&args.transport)?;
     if let Some(member) = args.member {
         return worker::run_member(args, &settings, member).map(exit_status);
     }
     if args.ranks.is_none()
-        && let Some(rendezvous) = Rendezvous::from_env()?
+        && let Some(rendezvous) = Rendezvous::from_env().map_err(|e| Stop::Failed(e.to_string()))?
     {
         return worker::run_joined(args, &settings, rendezvous).map(exit_status);
     }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::stop::Stop;
 use half::{bf16, f16};
-use rondel::{Communicator, DataType, Element, F8E4M3, F8E5M2, ReduceOp, plan::Rank};
+use rondel::{Communicator, DataType, Element, F8E4M3, F8E5M2, Group, ReduceOp, plan::Rank};
 
 /// A cell on a communicator, with its buffers.
 #[derive(Debug)]
@@ -89,17 +89,14 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// Every rank sends to the next and receives from the previous one. Even ranks send first, so that somebody receives.
+/// Every rank sends to the next and receives from the previous one.
 fn shift<T: Element>(comm: &Communicator, send: &[T], recv: &mut [T]) -> rondel::Result<()> {
     let (rank, n) = (comm.rank(), comm.nranks());
     let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
-    if rank % 2 == 0 {
-        comm.send(next, send)?;
-        comm.recv(previous, recv)
-    } else {
-        comm.recv(previous, recv)?;
-        comm.send(next, send)
-    }
+    let mut group = Group::new();
+    group.send(comm, next, send)?;
+    group.recv(comm, previous, recv)?;
+    group.end()
 }
 
 impl Subject for Operation<'_> {

@@ -123,9 +123,7 @@ impl Pattern {
             Shape::Factors if i / 8 % n == r => 1 + i % 8,
             Shape::Factors if (i / 8 + 1) % n == r => 2,
             Shape::Factors => 1,
-            Shape::Mixed { modulus } if self.dtype == DataType::Bool => {
-                (r + 3 * b + i) % modulus as i64 % 2
-            }
+            Shape::Mixed { modulus } if self.dtype == DataType::Bool => (r + 3 * b + i) % modulus as i64 % 2,
             Shape::Mixed { modulus } => 1 + (5 * r + 11 * b + 3 * i) % modulus as i64,
             Shape::Flag { most } => i64::from((i % (n + 1) == r) ^ most),
         }
@@ -298,7 +296,8 @@ mod tests {
     fn eight_bit_integers_wrap() {
         let pattern = Pattern::new(DataType::U8, Some(Op::Sum), 3);
         let ranks = inputs(&pattern, 600);
-        let sum: Vec<u8> = (0..600).map(|i| ranks.iter().fold(0, |sum: u8, rank| sum.wrapping_add(rank[i]))).collect();
+        let sum: Vec<u8> =
+            (0..600).map(|i| ranks.iter().fold(0, |sum: u8, rank| sum.wrapping_add(rank[i]))).collect();
         assert_eq!(pattern.miscombined(&sum, 0), 0);
         assert_eq!(pattern.miscombined(&sum[7..], 7), 0);
 

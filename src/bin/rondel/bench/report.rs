@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{size::Step, stop::Stop};
 use indicatif::{ProgressBar, ProgressStyle};
+use rondel::comm::MemberName;
 use std::{
     fs::File,
     io::{self, IsTerminal, Write},
@@ -65,14 +66,15 @@ impl Report {
         args: &BenchArgs,
         settings: &Settings,
         files: Files,
-        members: &[(String, u32)],
+        members: &[MemberName],
         cells: u64,
     ) -> Result<Self, Stop> {
         let nranks = members.len() as u32;
         let csv_to_stdout = args.csv.as_deref().is_some_and(is_stdout);
         let table = Table { nranks, per_iter: args.per_iter_timing, timestamps: args.report_timestamps };
         let config = config(args, settings, nranks);
-        let collector = |file| (file, Collector::new(config, members, args.per_iter_timing, args.report_timestamps));
+        let collector =
+            |file| (file, Collector::new(config, members, args.per_iter_timing, args.report_timestamps));
         let mut report = Report {
             table: (!csv_to_stdout).then_some(table),
             csv: files.csv,
@@ -161,7 +163,7 @@ fn progress(cells: u64) -> ProgressBar {
 }
 
 /// The lines above the table.
-fn head(settings: &Settings, members: &[(String, u32)]) -> String {
+fn head(settings: &Settings, members: &[MemberName]) -> String {
     let mut text = format!(
         "# rondel version {}\n# Collective test starting: {}\n# nRanks {} {} {}\n#\n# Using ranks\n",
         env!("CARGO_PKG_VERSION"),
@@ -170,8 +172,8 @@ fn head(settings: &Settings, members: &[(String, u32)]) -> String {
         settings.sweep,
         settings.schedule,
     );
-    for (rank, (host, pid)) in members.iter().enumerate() {
-        text += &format!("#  Rank {rank:2} Pid {pid:6} on {host:>10} host memory\n");
+    for (rank, MemberName { hostname, pid }) in members.iter().enumerate() {
+        text += &format!("#  Rank {rank:2} Pid {pid:6} on {hostname:>10} host memory\n");
     }
     text + "#\n"
 }
@@ -215,7 +217,8 @@ mod tests {
     #[test]
     fn the_head_names_every_rank_with_its_process_and_host() {
         let settings = Settings::new(&args("all_reduce -b 8 -e 64 -n 20")).unwrap();
-        let members = [("left".to_owned(), 11), ("right".to_owned(), 1234567)];
+        let member = |hostname: &str, pid| MemberName { hostname: hostname.to_owned(), pid };
+        let members = [member("left", 11), member("right", 1234567)];
         let want = format!(
             "# rondel version {}\n# Collective test starting: all_reduce\n# nRanks 2 minBytes 8 maxBytes 64 step: \
              4(factor) warmup iters: 1 iters: 20 validation: 1\n#\n# Using ranks\n#  Rank  0 Pid     11 on       left \

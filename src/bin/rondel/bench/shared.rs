@@ -136,7 +136,8 @@ impl Shared {
             GAVE_UP => Reported::GaveUp,
             FAILED => {
                 let len = (seat.text_len.load(Ordering::Relaxed) as usize).min(TEXT_BYTES);
-                let bytes: Vec<u8> = seat.text[..len].iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
+                let bytes: Vec<u8> =
+                    seat.text[..len].iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
                 Reported::Failed(String::from_utf8_lossy(&bytes).into_owned())
             }
             _ => Reported::Nothing,
@@ -159,8 +160,8 @@ impl Shared {
                 0,
             )
         };
-        match NonNull::new(base.cast()) {
-            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Shared { descriptor, base, nranks }),
+        match NonNull::new(base.cast::<u8>()) {
+            Some(base) if base.as_ptr().cast::<libc::c_void>() != libc::MAP_FAILED => Ok(Shared { descriptor, base, nranks }),
             _ => Err(io::Error::last_os_error()),
         }
     }

@@ -22,7 +22,8 @@ type Column = (&'static str, &'static str, usize);
 
 const CELL: [Column; 5] =
     [("size", "(B)", 12), ("count", "(elements)", 12), ("type", "", 9), ("redop", "", 7), ("root", "", 6)];
-const TIMING: [Column; 4] = [("time", "(us)", 9), ("algbw", "(GB/s)", 8), ("busbw", "(GB/s)", 8), ("#wrong", "", 7)];
+const TIMING: [Column; 4] =
+    [("time", "(us)", 9), ("algbw", "(GB/s)", 8), ("busbw", "(GB/s)", 8), ("#wrong", "", 7)];
 const LATENCY: [Column; 2] = [("p99", "(us)", 9), ("p99-in", "(us)", 9)];
 const SPREAD: [Column; 3] = [("i_min", "(us)", 9), ("i_max", "(us)", 9), ("i_cv%", "", 7)];
 const WAY: [Column; 3] = [("algorithm", "", 18), ("ch", "", 3), ("transport", "", 10)];
@@ -143,7 +144,9 @@ mod tests {
         assert_eq!(words.join(" "), want);
         let ends = |line: &str, word: &str| line.find(word).unwrap() + word.len();
         let titles = head.lines().nth(1).unwrap();
-        for (title, value) in [("size", "1048576"), ("type", "float"), ("p99-in", "526.3"), ("transport", "tcp")] {
+        for (title, value) in
+            [("size", "1048576"), ("type", "float"), ("p99-in", "526.3"), ("transport", "tcp")]
+        {
             assert_eq!(ends(titles, title), ends(&row, value), "{title}\n{head}{row}");
         }
     }
@@ -184,6 +187,9 @@ mod tests {
 
     #[test]
     fn times_have_about_four_digits() {
-        assert_eq!((time(4.321), time(432.15), time(12345.6)), ("4.32".into(), "432.1".into(), "12346".into()));
+        assert_eq!(
+            (time(4.321), time(432.15), time(12345.6)),
+            ("4.32".into(), "432.1".into(), "12346".into())
+        );
     }
 }

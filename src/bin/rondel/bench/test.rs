@@ -70,10 +70,7 @@ impl Test {
     }
     /// Whether the bytes of a size are one block for each rank.
     pub(crate) const fn splits(self) -> bool {
-        matches!(
-            self,
-            Test::ReduceScatter | Test::AllGather | Test::AllToAll | Test::Gather | Test::Scatter
-        )
+        matches!(self, Test::ReduceScatter | Test::AllGather | Test::AllToAll | Test::Gather | Test::Scatter)
     }
     /// Whether it has a variant with two buffers.
     pub(crate) const fn out_of_place(self) -> bool {

@@ -10,7 +10,6 @@ use super::{
     row::{Row, Way},
     settings::Settings,
     shared::{self, Shared},
-    transports,
 };
 use crate::{affinity, moment, size::Bytes, stop::Stop};
 use rondel::{
@@ -52,7 +51,11 @@ pub(crate) fn run_member(args: &BenchArgs, settings: &Settings, member: Member) 
 }
 
 /// A rank that a launcher started.
-pub(crate) fn run_joined(args: &BenchArgs, settings: &Settings, rendezvous: Rendezvous) -> Result<Verdict, Stop> {
+pub(crate) fn run_joined(
+    args: &BenchArgs,
+    settings: &Settings,
+    rendezvous: Rendezvous,
+) -> Result<Verdict, Stop> {
     settings.check_ranks(rendezvous.nranks())?;
     let files = files(args, rendezvous.rank())?;
     let comm = connect(args, rendezvous)?;
@@ -67,8 +70,8 @@ fn files(args: &BenchArgs, rank: u32) -> Result<Files, Stop> {
 
 fn connect(args: &BenchArgs, rendezvous: Rendezvous) -> Result<Communicator, Stop> {
     let mut builder = Communicator::builder();
-    if !args.transport.is_empty() {
-        builder = builder.transports(transports::named(&args.transport)?);
+    if let Some(transport) = &args.transport {
+        builder = builder.transport(transport);
     }
     if let Some(algorithm) = &args.algorithm {
         builder = builder.algorithm(algorithm);
@@ -93,7 +96,7 @@ fn sweep(
     let cells = settings.cells(comm.nranks());
     let steps = cells.len() as u64 * args.run_cycles;
     let mut report = match comm.rank() {
-        0 => Some(Report::start(args, settings, files, &comm.members(), steps)?),
+        0 => Some(Report::start(args, settings, files, comm.members(), steps)?),
         _ => None,
     };
     let mut verdict = Verdict::Right;
