@@ -6,6 +6,7 @@ compile_error!("rondel supports Linux only");
 #[forbid(unsafe_code)]
 pub mod algo;
 pub mod bootstrap;
+pub mod comm;
 pub mod cost;
 pub mod engine;
 pub mod env;
@@ -17,5 +18,7 @@ pub mod plan;
 #[forbid(unsafe_code)]
 pub mod verify;
 
+pub use bootstrap::Rendezvous;
+pub use comm::{Communicator, Group};
 pub use error::{Error, Result};
 pub use rondel_transport_api::{DataType, Element, F8E4M3, F8E5M2, ReduceOp, Scalar};

@@ -6,11 +6,13 @@
 //!
 //! # Contract
 //!
-//! The conformance suite has tests per clause and runs on every transport.
+//! The conformance suite (`conformance`, behind the feature of that name) has tests per clause and runs on every
+//! transport; [`faults`] makes any endpoint misbehave.
 //!
 //! 1. A lane is reliable, ordered, two-way and belongs to one communicator. Tags do not exist: the i-th send of a lane
 //!    meets the i-th receive of its other end. Both name the message's length and a 64-bit stamp; where they differ the
-//!    receive fails with [`TransportError::Mismatch`] and no byte of `dst` beyond the posted length is ever written.
+//!    receive fails with [`TransportError::Mismatch`] and no byte of `dst` beyond the posted length is ever written. The
+//!    lane may end then, since nothing on it can be trusted; the other end's tokens get their events either way.
 //! 2. No call blocks or runs a callback. [`Post::Full`] is per lane and direction, changes nothing, and is the answer
 //!    before `Established`.
 //! 3. A slice is on loan from an accepted post until its one event ([`Event::Done`] or [`Event::Failed`]), also after
@@ -26,7 +28,9 @@
 //!    transports at once. Everything that a sleeper needs arrives as something that wakes it.
 //! 9. [`Endpoint::reaches`] is symmetric. A peer's death yields `Failed` and `Closed`, never a hang.
 //! 10. Weak progress: when an operation is complete on a rank, no peer needs that rank to call again for it.
-//! 11. Leaving is graceful: goodbye, drain, bounded linger. What arrived before a peer's end is delivered before `Closed`.
+//! 11. Leaving is graceful: goodbye, drain, bounded linger. What arrived before a peer's end is delivered before `Closed`,
+//!     also to receives that are posted later. Meanwhile sends are not answered by `Full` for ever: they are accepted and
+//!     fail, so that nobody waits for room that does not come. After `Closed` every post is `Full`.
 //!
 //! Each lane and direction accepts at least one post without help from any shared pool: a pool may speed up, never gate.
 
@@ -38,7 +42,7 @@ pub use rondel_device::{
 mod acceptor;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-//pub mod faults;
+pub mod faults;
 pub mod handshake;
 mod random;
 

@@ -76,7 +76,7 @@ impl MemEndpoint {
             After::Idle => {}
             After::Again => self.look_at(index),
             After::Ended => {
-                self.hub.withdraw(lane.me.number);
+                self.hub.withdraw(&lane.me);
                 self.lanes[index] = Slot::Ended(lane.stats());
             }
         }
@@ -241,8 +241,8 @@ impl Drop for MemEndpoint {
     fn drop(&mut self) {
         for slot in &self.lanes {
             if let Slot::Live(lane) = slot {
-                self.hub.withdraw(lane.me.number);
                 lane.abandon();
+                self.hub.withdraw(&lane.me);
             }
         }
     }

@@ -5,7 +5,7 @@ use rondel_transport_api::{Advert, Offer, TransportError};
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{
             AtomicU8, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
@@ -37,6 +37,8 @@ pub(crate) struct Side {
     pub(crate) cord: Cord,
     /// The number of the side that its owner established with; 0 before.
     partner: AtomicU64,
+    /// The side whose owner established with this one, perhaps before this one's owner did.
+    suitor: OnceLock<Weak<Side>>,
     end: AtomicU8,
     why: OnceLock<String>,
 }
@@ -61,6 +63,7 @@ impl Side {
             inbound: Pipe::new(config.window, config.eager),
             cord,
             partner: AtomicU64::new(0),
+            suitor: OnceLock::new(),
             end: AtomicU8::new(End::Open as u8),
             why: OnceLock::new(),
         }
@@ -121,12 +124,16 @@ impl Hub {
         self.waiting().insert(side.number, side);
         Offer(bytes)
     }
-    /// Takes a side down that will have no partner.
-    pub(crate) fn withdraw(&self, number: u64) {
-        self.waiting().remove(&number);
+    /// Takes a side down that has ended, and tells whoever waits for it in vain.
+    pub(crate) fn withdraw(&self, side: &Side) {
+        // Suitors come under this lock: one that came before is seen below, none comes after.
+        self.waiting().remove(&side.number);
+        if let Some(suitor) = side.suitor.get().and_then(Weak::upgrade) {
+            suitor.cord.pull();
+        }
     }
     /// The side behind an offer, which from now on is `mine`'s partner.
-    pub(crate) fn meet(&self, mine: &Side, offer: &Offer) -> Result<Arc<Side>, TransportError> {
+    pub(crate) fn meet(&self, mine: &Arc<Side>, offer: &Offer) -> Result<Arc<Side>, TransportError> {
         let number = self.parse(offer).map_err(|reason| TransportError::Protocol {
             peer: "the maker of a mem offer".to_owned(),
             reason,
@@ -144,6 +151,7 @@ impl Hub {
             return Err(connect("it was established with another offer than ours"));
         }
         mine.partner.store(number, Release);
+        side.suitor.get_or_init(|| Arc::downgrade(mine));
         let side = side.clone();
         waiting.remove(&number);
         Ok(side)

@@ -2,32 +2,11 @@
 
 use rondel_mem::{MemConfig, MemTransport};
 use rondel_transport_api::{
-    Acceptor, Config, Endpoint, Transport, conformance::Fixture, conformance_tests, handshake::Key,
+    Endpoint,
+    conformance::{Fixture, open_all},
+    conformance_tests,
+    faults::{Delay, Faults, FaultyTransport, Short, Storm},
 };
-use std::{sync::Arc, time::Duration};
-
-/// What an endpoint of this rank is opened with; mem looks at the rank only.
-fn config(rank: u32) -> Config {
-    Config {
-        key: Key([0; 32]),
-        rank,
-        acceptor: Arc::new(Acceptor::new(Vec::new()).expect("an eventfd")),
-        linger: Duration::ZERO,
-        silence: Duration::ZERO,
-        socket_ifname: None,
-        socket_family: None,
-        sockets_per_lane: 1,
-    }
-}
-
-fn open(transport: &dyn Transport, n: usize) -> Vec<Box<dyn Endpoint>> {
-    let open = |rank| {
-        let config = config(rank);
-        let ports = transport.discover(&config).expect("mem has a port everywhere");
-        transport.open(&ports[0], &config).expect("mem opens")
-    };
-    (0..n as u32).map(open).collect()
-}
 
 struct Eager(MemTransport);
 
@@ -36,7 +15,7 @@ impl Fixture for Eager {
         Self(MemTransport::default())
     }
     fn endpoints(&self, n: usize) -> Vec<Box<dyn Endpoint>> {
-        open(&self.0, n)
+        open_all(&self.0, n)
     }
 }
 
@@ -48,7 +27,7 @@ impl Fixture for Unbuffered {
         Self(MemTransport::new(MemConfig { eager: 0, window: 1, ..MemConfig::default() }))
     }
     fn endpoints(&self, n: usize) -> Vec<Box<dyn Endpoint>> {
-        open(&self.0, n)
+        open_all(&self.0, n)
     }
 }
 
@@ -65,10 +44,36 @@ impl Fixture for Buffered {
         }))
     }
     fn endpoints(&self, n: usize) -> Vec<Box<dyn Endpoint>> {
-        open(&self.0, n)
+        open_all(&self.0, n)
     }
 }
 
+/// All faults that stay within the contract, on lanes that copy and lanes that borrow.
+struct Decorated(FaultyTransport<MemTransport>);
+
+impl Fixture for Decorated {
+    const SPURIOUS_FULL: bool = true;
+
+    fn new() -> Self {
+        let inner = MemTransport::new(MemConfig { eager: 100, window: 4, ..MemConfig::default() });
+        let faults = Faults {
+            seed: 11,
+            delay: Some(Delay { per_mille: 300, most: 6 }),
+            storm: Some(Storm { per_mille: 100, most: 5 }),
+            shuffle: true,
+            short: Some(Short { per_mille: 100, most: 2000 }),
+            ..Faults::default()
+        };
+        Self(FaultyTransport::new(inner, faults))
+    }
+    fn endpoints(&self, n: usize) -> Vec<Box<dyn Endpoint>> {
+        open_all(&self.0, n)
+    }
+}
+
+mod decorated {
+    super::conformance_tests!(super::Decorated);
+}
 mod eager {
     super::conformance_tests!(super::Eager);
 }

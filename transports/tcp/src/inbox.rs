@@ -106,7 +106,6 @@ impl Inbox {
 
     /// Every receive gets its event: the queue is over.
     pub(crate) fn fail(&mut self, mut event: impl FnMut(Token) -> Event, events: &mut Vec<Event>) {
-        self.first += self.posted.len() as u64;
         events.extend(self.posted.drain(..).map(|posted| match posted {
             Posted { over: true, failure: None, token, .. } => Event::Done { token },
             Posted { over: true, failure: Some(error), token, .. } => Event::Failed { token, error: *error },

@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_stranger_is_named() {
-        let error = Header::decode(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n....").expect_err("not ours");
+        let error = Header::decode(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n...").expect_err("not ours");
         assert!(error.contains("[47, 45, 54]"), "{error}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A transport's test implements [`Fixture`], which opens endpoints that reach each other, and names it in one line:
 //!
-//! ```ignore
+//! ```text
 //! // tests/conformance.rs; rondel-transport-api is a dev-dependency with the feature "conformance"
 //! struct Mesh { /* the hub, the listener, ... */ }
 //! impl Fixture for Mesh { /* ... */ }
@@ -17,6 +17,7 @@
 //! A test that fails says which clause of the contract it stands for.
 
 mod endings;
+mod flow;
 mod memory;
 mod messages;
 mod offers;
@@ -26,14 +27,15 @@ mod rig;
 mod sleeping;
 
 pub use endings::*;
+pub use flow::*;
 pub use messages::*;
 pub use offers::*;
 pub use progress::*;
 pub use reductions::*;
 pub use sleeping::*;
 
-use crate::Endpoint;
-use std::time::Duration;
+use crate::{Acceptor, Config, Endpoint, Transport, handshake::Key};
+use std::{sync::Arc, time::Duration};
 
 /// What the suite needs in order to test a transport. One is made for each test and lives as long as its endpoints.
 pub trait Fixture: Sized {
@@ -52,6 +54,36 @@ pub trait Fixture: Sized {
     fn kill(&self, endpoint: Box<dyn Endpoint>) {
         drop(endpoint);
     }
+}
+
+/// Settings for the endpoint of a test: a fixed key, short lingers and silences, and an acceptor without a listener.
+///
+/// # Panics
+/// If the process has no descriptor left.
+pub fn test_config(rank: u32) -> Config {
+    Config {
+        key: Key::from_secret(b"conformance"),
+        rank,
+        acceptor: Arc::new(Acceptor::new(Vec::new()).expect("an eventfd for the acceptor")),
+        linger: Duration::from_millis(500),
+        silence: Duration::from_secs(2),
+        socket_ifname: None,
+        socket_family: None,
+        sockets_per_lane: 1,
+    }
+}
+
+/// Opens `n` endpoints of ranks 0 to `n - 1` on a transport's first port, with [`test_config`].
+///
+/// # Panics
+/// If the transport has no port or does not open it.
+pub fn open_all(transport: &dyn Transport, n: usize) -> Vec<Box<dyn Endpoint>> {
+    let open = |rank| {
+        let config = test_config(rank);
+        let ports = transport.discover(&config).expect("the transport can be used here");
+        transport.open(&ports[0], &config).expect("the first port opens")
+    };
+    (0..n as u32).map(open).collect()
 }
 
 /// Makes one `#[test]` of each test of the suite, for a [`Fixture`](crate::conformance::Fixture).

@@ -60,9 +60,8 @@ pub fn early_messages_need_their_sender_no_more<F: Fixture>() {
         let (mut rig, a, b) = Rig::<F>::pair();
         let mut early = Vec::new();
         for stamp in 0..3 {
-            if let Some(token) = rig.try_send(a, &Buffer::filled(40, 0, stamp), stamp) {
-                early.push(token);
-            }
+            let Some(token) = rig.try_send(a, &Buffer::filled(40, 0, stamp), stamp) else { break };
+            early.push(token);
         }
         rig.steps(200);
         if !early.iter().all(|&token| rig.is_done(token)) {

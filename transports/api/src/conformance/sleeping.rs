@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const ROUNDS: u64 = 2000;
+const ROUNDS: u64 = 3000;
 const SIZE: usize = 24;
 
 /// One end of a lane whose thread sleeps whenever it has nothing to do.

@@ -53,8 +53,7 @@ pub(super) trait Number: Copy {
 }
 
 macro_rules! integers {
-    // `$exact` holds the quotient of any two values, and vector units divide it.
-    ($($int:ident / $exact:ident as $truncated:ident),*) => {$(
+    ($quotient:ident: $($int:ident),*) => {$(
         impl Arithmetic for $int {
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
@@ -94,21 +93,30 @@ macro_rules! integers {
             }
             #[inline(always)]
             fn divide(self, divisor: u32) -> Self {
-                (self as $exact / divisor as $exact) as $truncated as Self
+                $quotient!(self, divisor)
             }
         }
     )*};
 }
-// With at most 32 bits on both sides, a quotient that is no integer is further from the next one than f64 can round.
-integers!(
-    i8 / f64 as i32,
-    u8 / f64 as i32,
-    i16 / f64 as i32,
-    u16 / f64 as i32,
-    i32 / f64 as i32,
-    u32 / f64 as u32
-);
-integers!(i64 / i64 as i64, u64 / u64 as u64);
+
+/// The truncated quotient of numbers of at most 32 bits, by a multiplication, which vector units do well. Half a unit
+/// away from zero changes no quotient, and keeps it further from the next integer (1/2n at least) than f64 can err.
+macro_rules! short_quotient {
+    ($dividend:expr, $divisor:expr) => {{
+        let dividend = f64::from($dividend);
+        let quotient = (dividend + 0.5_f64.copysign(dividend)) * (1.0 / f64::from($divisor));
+        // SAFETY: the quotient is finite and no larger than the dividend, which is of this type, but for the fraction.
+        unsafe { quotient.to_int_unchecked::<Self>() }
+    }};
+}
+/// The same for numbers of 64 bits.
+macro_rules! long_quotient {
+    ($dividend:expr, $divisor:expr) => {
+        $dividend / Self::from($divisor)
+    };
+}
+integers!(short_quotient: i8, u8, i16, u16, i32, u32);
+integers!(long_quotient: i64, u64);
 
 /// The byte of a `bool`. Any byte but 0 is read as true; 0 or 1 is written.
 #[derive(Clone, Copy)]

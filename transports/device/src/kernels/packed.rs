@@ -17,6 +17,10 @@ pub(super) trait Vector: Arithmetic {
     const LANES: usize;
 
     fn splat(value: f32) -> Self;
+    /// Whether any lane of either is NaN.
+    fn any_nan(self, other: Self) -> bool;
+    /// With the canonical NaN for every NaN.
+    fn canonical(self) -> Self;
     /// # Safety
     /// `src` is valid for `LANES` f32.
     unsafe fn load(src: *const f32) -> Self;
@@ -30,7 +34,7 @@ pub(super) trait Packed<V: Vector>: Number<Wide = f32> {
     /// # Safety
     /// `src` is valid for `2 * V::LANES` elements.
     unsafe fn load(src: *const u8) -> Pair<V>;
-    /// Rounds to nearest, ties to even; NaN becomes canonical.
+    /// Rounds to nearest, ties to even. Every NaN is the canonical one of f32, and becomes that of the type.
     ///
     /// # Safety
     /// `dst` is valid for `2 * V::LANES` elements.
@@ -61,6 +65,11 @@ impl<V: Arithmetic> Arithmetic for Pair<V> {
 }
 
 impl<V: Vector> Pair<V> {
+    /// With the canonical NaN for every NaN. One comparison tells that there is none, which is the rule.
+    #[inline(always)]
+    fn canonical(self) -> Self {
+        if self.0.any_nan(self.1) { Self(self.0.canonical(), self.1.canonical()) } else { self }
+    }
     /// # Safety
     /// `src` is valid for two registers.
     #[inline(always)]
@@ -112,7 +121,7 @@ impl<N: Packed<V>, V: Vector> Loops for Vectors<N, V> {
                 for src in &srcs[1..] {
                     pair = O::apply(pair, N::load(src.add(i)));
                 }
-                N::store(pair, dst.add(i));
+                N::store(pair.canonical(), dst.add(i));
             }
             let rest = Self::offset(whole);
             Plain::<N>::combine::<O, K>(&srcs.map(|src| src.add(rest)), dst.add(rest), count - whole);
@@ -125,7 +134,8 @@ impl<N: Packed<V>, V: Vector> Loops for Vectors<N, V> {
         // SAFETY: all elements are below `count`, for which the caller vouches.
         unsafe {
             for i in (0..whole).step_by(Self::GROUP).map(Self::offset) {
-                N::store(O::apply(N::load(dst.add(i)), N::load(src.add(i))), dst.add(i));
+                let pair = O::apply(N::load(dst.add(i)), N::load(src.add(i)));
+                N::store(pair.canonical(), dst.add(i));
             }
             let rest = Self::offset(whole);
             Plain::<N>::fold::<O>(src.add(rest), dst.add(rest), count - whole);
@@ -162,7 +172,7 @@ impl<N: Packed<V>, V: Vector> Loops for Vectors<N, V> {
         // SAFETY: all elements are below `count`, for which the caller vouches.
         unsafe {
             for i in (0..whole).step_by(Self::GROUP) {
-                N::store(Pair::load(wide.add(i)), dst.add(Self::offset(i)));
+                N::store(Pair::load(wide.add(i)).canonical(), dst.add(Self::offset(i)));
             }
             Plain::<N>::narrow(wide.add(whole), dst.add(Self::offset(whole)), count - whole);
         }
@@ -175,7 +185,8 @@ impl<N: Packed<V>, V: Vector> Loops for Vectors<N, V> {
         // SAFETY: all elements are below `count`, for which the caller vouches.
         unsafe {
             for i in (0..whole).step_by(Self::GROUP).map(Self::offset) {
-                N::store(N::load(src.add(i)).prod(Pair(factor, factor)), dst.add(i));
+                let pair = N::load(src.add(i)).prod(Pair(factor, factor));
+                N::store(pair.canonical(), dst.add(i));
             }
             let rest = Self::offset(whole);
             Plain::<N>::scale(src.add(rest), dst.add(rest), count - whole, scalar);

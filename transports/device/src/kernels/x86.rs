@@ -52,6 +52,16 @@ impl Vector for __m256 {
         unsafe { _mm256_set1_ps(value) }
     }
     #[inline(always)]
+    fn any_nan(self, other: Self) -> bool {
+        // SAFETY: see above.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(self, other)) != 0 }
+    }
+    #[inline(always)]
+    fn canonical(self) -> Self {
+        // SAFETY: see above.
+        unsafe { _mm256_blendv_ps(self, _mm256_set1_ps(f32::NAN), _mm256_cmp_ps::<_CMP_UNORD_Q>(self, self)) }
+    }
+    #[inline(always)]
     unsafe fn load(src: *const f32) -> Self {
         // SAFETY: see above.
         unsafe { _mm256_loadu_ps(src) }
@@ -76,9 +86,7 @@ impl Packed<__m256> for f16 {
     unsafe fn store(pair: Pair<__m256>, dst: *mut u8) {
         // SAFETY: see above.
         unsafe {
-            let nan = _mm256_set1_ps(f32::NAN);
             for (i, wide) in [pair.0, pair.1].into_iter().enumerate() {
-                let wide = _mm256_blendv_ps(wide, nan, _mm256_cmp_ps::<_CMP_UNORD_Q>(wide, wide));
                 let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide);
                 _mm_storeu_si128(dst.cast::<__m128i>().add(i), half);
             }
@@ -101,19 +109,15 @@ impl Packed<__m256> for bf16 {
         const ODD: i32 = 0b1010_1010;
         // SAFETY: see above.
         unsafe {
-            let nan_even = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(even, even));
-            let nan_odd = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(odd, odd));
-            let nan = _mm256_blend_epi16::<ODD>(nan_even, nan_odd);
             let (even, odd) = (_mm256_castps_si256(even), _mm256_castps_si256(odd));
             let upper = _mm256_blend_epi16::<ODD>(_mm256_srli_epi32::<16>(even), odd);
             let lower = _mm256_blend_epi16::<ODD>(even, _mm256_slli_epi32::<16>(odd));
             // Up if more than half a unit is lost, or just half of one and the upper part is odd. Unsigned comparison by
-            // way of a signed one.
+            // way of a signed one. Of the canonical NaN nothing is lost.
             let lost = _mm256_or_si256(lower, _mm256_and_si256(upper, _mm256_set1_epi16(1)));
             let lost = _mm256_xor_si256(lost, _mm256_set1_epi16(i16::MIN));
             let up = _mm256_cmpgt_epi16(lost, _mm256_setzero_si256());
-            let rounded = _mm256_sub_epi16(upper, up);
-            _mm256_storeu_si256(dst.cast(), _mm256_blendv_epi8(rounded, _mm256_set1_epi16(0x7fc0), nan));
+            _mm256_storeu_si256(dst.cast(), _mm256_sub_epi16(upper, up));
         }
     }
 }
@@ -154,6 +158,18 @@ impl Vector for __m512 {
         unsafe { _mm512_set1_ps(value) }
     }
     #[inline(always)]
+    fn any_nan(self, other: Self) -> bool {
+        // SAFETY: see above.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self, other) != 0 }
+    }
+    #[inline(always)]
+    fn canonical(self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            _mm512_mask_mov_ps(self, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self, self), _mm512_set1_ps(f32::NAN))
+        }
+    }
+    #[inline(always)]
     unsafe fn load(src: *const f32) -> Self {
         // SAFETY: see above.
         unsafe { _mm512_loadu_ps(src) }
@@ -178,9 +194,7 @@ impl Packed<__m512> for f16 {
     unsafe fn store(pair: Pair<__m512>, dst: *mut u8) {
         // SAFETY: see above.
         unsafe {
-            let nan = _mm512_set1_ps(f32::NAN);
             for (i, wide) in [pair.0, pair.1].into_iter().enumerate() {
-                let wide = _mm512_mask_mov_ps(wide, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(wide, wide), nan);
                 let half = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(wide);
                 _mm256_storeu_si256(dst.cast::<__m256i>().add(i), half);
             }
@@ -205,14 +219,11 @@ impl Packed<__m512> for bf16 {
         const OR_AND: i32 = 0b1111_1000;
         // SAFETY: see above.
         unsafe {
-            // Canonical before the rounding, which leaves the canonical NaN as it is: its lower half is empty.
-            let nan = _mm512_set1_ps(f32::NAN);
-            let even = _mm512_mask_mov_ps(even, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(even, even), nan);
-            let odd = _mm512_mask_mov_ps(odd, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(odd, odd), nan);
             let (even, odd) = (_mm512_castps_si512(even), _mm512_castps_si512(odd));
             let upper = _mm512_mask_mov_epi16(_mm512_srli_epi32::<16>(even), ODD, odd);
             let lower = _mm512_mask_mov_epi16(even, ODD, _mm512_slli_epi32::<16>(odd));
-            // Up if more than half a unit is lost, or just half of one and the upper part is odd.
+            // Up if more than half a unit is lost, or just half of one and the upper part is odd. Of the canonical NaN
+            // nothing is lost.
             let lost = _mm512_ternarylogic_epi32::<OR_AND>(lower, upper, _mm512_set1_epi16(1));
             let up = _mm512_cmpgt_epu16_mask(lost, _mm512_set1_epi16(i16::MIN));
             let rounded = _mm512_mask_sub_epi16(upper, up, upper, _mm512_set1_epi16(-1));
