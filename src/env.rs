@@ -141,7 +141,7 @@ impl Env {
             Some(name) => Some(name),
             None => v.text("NCCL_ALGO").and_then(|name| nccl_algorithm(&name, &mut warnings)),
         };
-        Ok(Self {
+        Self {
             log: v.text("RONDEL_LOG"),
             root: v.text("RONDEL_ROOT"),
             rank: v.number("RONDEL_RANK", 0..=u64::from(u32::MAX))?,
@@ -166,7 +166,7 @@ impl Env {
             launcher: LAUNCHER_NAMES.iter().filter_map(|name| Some((*name, v.text(name)?))).collect(),
             warnings,
         }
-        .checked()?)
+        .checked()
     }
 
     fn checked(self) -> Result<Self, SetupError> {

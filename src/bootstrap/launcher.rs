@@ -52,6 +52,19 @@ impl Rendezvous {
         Self::from_variables(&Env::from_process()?)
     }
 
+    /// The same, or `None` where the environment names no rank and no root: this process was started alone.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn from_env_if_any() -> Result<Option<Self>, SetupError> {
+        let env = Env::from_process()?;
+        let silent = env.root.is_none() && env.rank.is_none() && env.nranks.is_none();
+        if silent && !NUMBERS.iter().any(|(_, rank, _)| has(&env, rank)) {
+            return Ok(None);
+        }
+        Self::from_variables(&env).map(Some)
+    }
+
     /// The same with the variables that were parsed before.
     ///
     /// # Errors

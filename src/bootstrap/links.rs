@@ -39,7 +39,7 @@ pub(crate) enum LinkEvent {
     /// No connection came about.
     DialFailed { rank: Rank, refused: bool },
     /// Something for this rank; heartbeats included.
-    Heard { from: Rank, message: Message },
+    Heard { from: Rank, message: Box<Message> },
 }
 
 #[derive(Debug)]
@@ -254,8 +254,8 @@ impl Links {
                 let refused = dial.refused && !dial.unclear;
                 peer.dial = None;
                 if peer.writer.is_none() {
-                    let waiting = !peer.left && !(peer.pending.is_empty() && peer.unconfirmed.is_empty());
-                    peer.retry = waiting.then_some(now + RETRY);
+                    let idle = peer.pending.is_empty() && peer.unconfirmed.is_empty();
+                    peer.retry = (!peer.left && !idle).then_some(now + RETRY);
                     self.events.push_back(LinkEvent::DialFailed { rank, refused });
                 }
                 return;
@@ -431,7 +431,7 @@ impl Links {
             }
             _ => {}
         }
-        self.events.push_back(LinkEvent::Heard { from, message });
+        self.events.push_back(LinkEvent::Heard { from, message: Box::new(message) });
         Ok(())
     }
 

@@ -1,5 +1,10 @@
 //! Watchers in threads of one process, and children that die.
 
+#![expect(
+    clippy::print_stdout,
+    reason = "times are for whoever reads the tests, and a child tells its parent"
+)]
+
 mod coding;
 mod dying;
 mod joining;

@@ -381,7 +381,7 @@ impl Seated {
             }
             LinkEvent::Heard { from, message } => {
                 self.membership.handle_heard(from, now);
-                self.handle_message(from, message, shared, now);
+                self.handle_message(from, *message, shared, now);
             }
         }
     }

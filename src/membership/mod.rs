@@ -43,7 +43,7 @@ const REDIAL: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub enum News {
     /// The job has failed.
-    Failed(Failure),
+    Failed(Arc<Failure>),
     /// A rank left of its own will, having failed nobody.
     Left(Rank),
 }
@@ -182,7 +182,7 @@ impl Membership {
         }
         let beat = now + self.pace.heartbeat;
         self.links.insert(rank, Link { phase: Phase::Up, heard: now, beat, examining: false });
-        let failed = self.failures.values().map(|failure| News::Failed((**failure).clone()));
+        let failed = self.failures.values().cloned().map(News::Failed);
         let own = self.leaving.then_some(News::Left(self.me));
         let known: Vec<News> =
             failed.chain(self.left.iter().map(|&rank| News::Left(rank))).chain(own).collect();
@@ -253,7 +253,7 @@ impl Membership {
     }
     /// This rank declares that something has failed.
     pub(crate) fn declare(&mut self, failure: Failure, now: Instant) {
-        self.learn(failure, None, now);
+        self.learn(Arc::new(failure), None, now);
     }
     /// This rank leaves: it says goodbye to everybody, and nothing is a failure to it any more.
     pub(crate) fn leave(&mut self) {
@@ -348,21 +348,20 @@ impl Membership {
     fn fail(&mut self, cause: Cause, now: Instant) {
         if !self.leaving {
             let failure = Failure { origin: self.me, comm: None, cause, waiting: None, agreed: false };
-            self.learn(failure, None, now);
+            self.learn(Arc::new(failure), None, now);
         }
     }
 
-    fn learn(&mut self, failure: Failure, from: Option<Rank>, now: Instant) {
+    fn learn(&mut self, failure: Arc<Failure>, from: Option<Rank>, now: Instant) {
         let culprit = if failure.comm.is_none() { failure.culprit() } else { None };
         let key = (failure.comm, culprit);
         if self.failures.contains_key(&key) {
             return;
         }
-        if let Cause::ProcessEnded { rank, .. } | Cause::Silent { rank, .. } = failure.cause {
-            self.bury(rank, now);
+        if let Cause::ProcessEnded { rank, .. } | Cause::Silent { rank, .. } = &failure.cause {
+            self.bury(*rank, now);
         }
         self.spread(&News::Failed(failure.clone()), from);
-        let failure = Arc::new(failure);
         self.failures.insert(key, failure.clone());
         if !self.leaving {
             self.actions.push_back(Action::Failed(failure));

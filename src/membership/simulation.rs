@@ -268,13 +268,16 @@ fn a_death_is_named_once_by_every_survivor_within_a_second() {
 
 #[test]
 fn who_says_goodbye_is_no_failure() {
-    for seed in 0..2000 {
-        let n = 2 + (seed % 12) as u32;
+    for seed in 0..4000 {
+        let n = 2 + (seed % 14) as u32;
         let mut world = World::new(seed, n);
+        // Spread out, or nearly together, and sometimes before all links are up.
+        let spread = [2500, 60][(seed / 16 % 2) as usize];
+        let begin = world.below(1500);
         let leavers: BTreeSet<Rank> =
             (0..1 + world.below(u64::from(n))).map(|_| world.below(u64::from(n)) as Rank).collect();
         for &rank in &leavers {
-            let at = world.below(2500);
+            let at = begin + world.below(spread);
             world.plan(at, Event::Leave(rank));
         }
         world.run(6000);

@@ -83,7 +83,7 @@ fn message() -> impl Strategy<Value = Message> {
         offer: LaneOffer { comm: 5, channel: 6, endpoint: 7, offer: Offer(bytes) },
     });
     let failed = (any::<u32>(), prop::option::of(any::<u64>()), cause()).prop_map(|(origin, comm, cause)| {
-        Message::News(News::Failed(Failure { origin, comm, cause, waiting: None, agreed: false }))
+        Message::News(News::Failed(Arc::new(Failure { origin, comm, cause, waiting: None, agreed: false })))
     });
     prop_oneof![
         seat().prop_map(|seat| Message::Join(Join { nranks: 9, patience: Duration::from_secs(1), seat })),

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8, Stop> {
         return worker::run_member(args, &settings, member).map(exit_status);
     }
     if args.ranks.is_none()
-        && let Some(rendezvous) = Rendezvous::from_env().map_err(|e| Stop::Failed(e.to_string()))?
+        && let Some(rendezvous) = Rendezvous::from_env_if_any().map_err(|e| Stop::Failed(e.to_string()))?
     {
         return worker::run_joined(args, &settings, rendezvous).map(exit_status);
     }
