@@ -6,7 +6,7 @@
 use super::{Card, LaneOffer, Member};
 use crate::{
     engine::call::Call,
-    error::{Cause, Failure},
+    error::{Cause, Failure, SetupError},
     plan::Collective,
 };
 use rondel_transport_api::{Advert, DataType, Link, Offer, ReduceOp, Scalar};
@@ -25,6 +25,26 @@ pub const MAX_ADVERTS: usize = 64;
 pub const MAX_ADDRESSES: usize = 64;
 /// Longest encoding of one member, in bytes.
 pub const MAX_MEMBER: usize = 32 * 1024;
+
+/// Whether others would accept this member.
+pub(crate) fn check_member(member: &Member) -> Result<(), SetupError> {
+    let mut w = Writer::new();
+    w.member(member);
+    let bytes = w.into_bytes();
+    let mut r = Reader::new(&bytes);
+    let fits = bytes.len() <= MAX_MEMBER - 64 && r.member().as_ref() == Ok(member);
+    if fits && r.finish().is_ok() {
+        return Ok(());
+    }
+    Err(SetupError::Config(format!(
+        "what rank {} says about itself ({} addresses, {} adverts, {} bytes) is more than a member may say \
+         ({MAX_ADDRESSES}, {MAX_ADVERTS}, {MAX_MEMBER}): restrict its interfaces or transports",
+        member.rank,
+        member.addresses.len(),
+        member.card.adverts.len(),
+        bytes.len()
+    )))
+}
 
 /// Bytes that are not what they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -155,7 +175,9 @@ impl Writer {
 
     /// A failure as others are to know it: causes that only make sense on their origin travel as its sentence.
     pub(crate) fn failure(&mut self, failure: &Failure) -> &mut Self {
-        self.u32(failure.origin);
+        self.u32(failure.origin).option(failure.comm, |w, comm| {
+            w.u64(comm);
+        });
         match &failure.cause {
             Cause::ProcessEnded { rank, how } => self.u8(0).u32(*rank).text(how),
             Cause::Silent { rank, silence } => self.u8(1).u32(*rank).duration(*silence),
@@ -334,6 +356,7 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn failure(&mut self) -> Result<Failure, CodecError> {
         let origin = self.u32("origin")?;
+        let comm = self.option("whether one communicator failed", |r| r.u64("communicator"))?;
         let cause = match self.u8("cause")? {
             0 => Cause::ProcessEnded { rank: self.u32("rank")?, how: self.text("how")? },
             1 => Cause::Silent { rank: self.u32("rank")?, silence: self.duration("silence")? },
@@ -349,7 +372,7 @@ impl<'a> Reader<'a> {
             6 => Cause::Reported { rank: self.u32("rank")?, what: self.text("what")? },
             other => return Err(CodecError::Invalid { what: "cause", given: u64::from(other) }),
         };
-        Ok(Failure { origin, cause, waiting: None, agreed: false })
+        Ok(Failure { origin, comm, cause, waiting: None, agreed: false })
     }
 }
 

@@ -100,7 +100,9 @@ impl Doorway {
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
-                    tracing::warn!("cannot accept connections: {e}; raise the limit of open files (ulimit -n)");
+                    tracing::warn!(
+                        "cannot accept connections: {e}; raise the limit of open files (ulimit -n)"
+                    );
                     self.guests.pop_first();
                     self.pause(now);
                     return;
@@ -211,7 +213,9 @@ impl Guest {
                 return Ok(None);
             }
             match self.stream.read(&mut bytes[..wanted]) {
-                Ok(0) => return Err(Turned { why: "it closed within the handshake".into(), suspicious: false }),
+                Ok(0) => {
+                    return Err(Turned { why: "it closed within the handshake".into(), suspicious: false });
+                }
                 Ok(n) => {
                     if let Err(e) = self.handshake.handle_input(&bytes[..n]) {
                         // The last word is a courtesy: its buffer is empty, so it fits or the peer is gone.

@@ -228,13 +228,18 @@ impl Joining<'_> {
                 }
                 Ok(Joined { job, seats })
             }
-            Message::Rejected(why) => {
-                Err(SetupError::Bootstrap(format!("the root at {} turned rank {rank} away: {why}", self.place)).into())
-            }
+            Message::Rejected(why) => Err(SetupError::Bootstrap(format!(
+                "the root at {} turned rank {rank} away: {why}",
+                self.place
+            ))
+            .into()),
             Message::Missing { ranks, waited } => {
-                Err(SetupError::Missing { ranks, nranks: self.nranks, waited, root: self.place.clone() }.into())
+                Err(SetupError::Missing { ranks, nranks: self.nranks, waited, root: self.place.clone() }
+                    .into())
             }
-            other => Err(Setback::Retry(format!("the root said something that has no place here: {other:?}"))),
+            other => {
+                Err(Setback::Retry(format!("the root said something that has no place here: {other:?}")))
+            }
         }
     }
 }

@@ -4,18 +4,50 @@
 //! listening port, the control links, heartbeats and process descriptors; it carries lane offers, answers inquiries from
 //! the status page while its rank computes, and spreads news of failures. It never takes the engine's lock.
 
+#[doc(hidden)]
+pub mod codec;
+mod doorway;
+mod framed;
+mod inquiry;
+mod join;
+mod launcher;
+mod links;
+mod listener;
+mod poller;
+mod process;
+mod rendezvous;
+mod root;
+#[cfg(test)]
+mod tests;
+mod unique_id;
+mod watcher;
+#[doc(hidden)]
+pub mod wire;
+
+pub use rendezvous::{Rendezvous, Store};
+pub use unique_id::UniqueId;
+
 use crate::{
-    engine::{call::Call, status::StatusPage},
+    engine::{
+        call::Call,
+        status::{Owner, StatusPage},
+    },
     error::{Failure, SetupError},
+    membership::Pace,
     plan::Rank,
 };
+use doorway::Doorway;
 use rondel_transport_api::{Acceptor, Advert, Offer, handshake::Key};
 use std::{
+    any::Any,
     net::SocketAddr,
-    os::fd::BorrowedFd,
-    sync::{Arc, atomic::AtomicBool},
+    os::fd::{AsFd, BorrowedFd},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
+use watcher::{Command, Joined, Shared, Thread};
 
 /// What the watcher is started with.
 #[derive(Clone, Debug)]
@@ -130,23 +162,57 @@ pub enum Notice {
     Left(Rank),
 }
 
-/// The handle of the thread. Dropping it ends the thread, with a goodbye where one is still owed.
+/// The handle of the thread. Dropping it ends the thread within 200 ms, with a goodbye to the ranks of the job.
 #[derive(Debug)]
 pub struct Watcher {
-    _private: (),
+    shared: Arc<Shared>,
+    acceptor: Arc<Acceptor>,
+    page: OnceLock<Arc<StatusPage>>,
+    thread: Option<JoinHandle<()>>,
+    /// The process that the thread lives in: it does not follow into a fork.
+    pid: u32,
 }
 
 impl Watcher {
     /// Opens the listener and starts the thread.
+    ///
+    /// # Errors
+    /// [`SetupError::Config`] if no port of the range is free or no interface fits, [`SetupError::Bootstrap`] if the
+    /// system refuses descriptors or a thread.
     pub fn start(config: WatcherConfig) -> Result<Self, SetupError> {
-        let _ = config;
-        todo!()
+        let refused = |e: std::io::Error| SetupError::Bootstrap(format!("cannot start the watcher: {e}"));
+        let (listener, addresses) =
+            listener::open(config.ports.clone(), config.socket_ifname.as_deref(), config.socket_family)?;
+        let shared = Arc::new(Shared::new().map_err(refused)?);
+        let acceptor = Arc::new(Acceptor::new(addresses).map_err(refused)?);
+        let doorway = Doorway::new(vec![listener], config.key.clone()).map_err(refused)?;
+        let pace = Pace { heartbeat: config.heartbeat, suspicion: config.suspicion };
+        let thread = std::thread::Builder::new().name("rondel-watcher".into()).spawn({
+            let (shared, acceptor, key) = (shared.clone(), acceptor.clone(), config.key.clone());
+            move || match Thread::new(shared.clone(), acceptor, doorway, key, pace) {
+                Ok(thread) => run(thread, &shared),
+                Err(e) => watcher::report_end(&shared, 0, e.to_string()),
+            }
+        });
+        Ok(Self {
+            thread: Some(thread.map_err(refused)?),
+            shared,
+            acceptor,
+            page: OnceLock::new(),
+            pid: std::process::id(),
+        })
     }
     /// Where endpoints get their incoming connections from.
     pub fn acceptor(&self) -> &Arc<Acceptor> {
-        todo!()
+        &self.acceptor
     }
-    /// Joins the job. Blocks until all ranks are there, the deadline ends or `abort` is set.
+    /// Joins the job. Blocks until all ranks are there, the deadline ends or `abort` is set (which is noticed within
+    /// 50 ms, except while the system resolves a host name).
+    ///
+    /// # Errors
+    /// [`SetupError::Missing`] with the ranks that did not come, on every rank that did; [`SetupError::Bootstrap`] if the
+    /// root turned this rank away or could not be reached; [`SetupError::Config`] if this process cannot be what the
+    /// rendezvous says; [`SetupError::Aborted`].
     pub fn join(
         &self,
         rendezvous: &Rendezvous,
@@ -154,40 +220,87 @@ impl Watcher {
         deadline: Instant,
         abort: &AtomicBool,
     ) -> Result<Job, SetupError> {
-        let _ = (rendezvous, card, deadline, abort);
-        todo!()
+        if self.page.get().is_some() {
+            return Err(SetupError::Config(
+                "this watcher has joined a job already: start another one".into(),
+            ));
+        }
+        let rank = rendezvous.rank();
+        let seat = wire::Seat {
+            member: Member {
+                rank,
+                host: process::host_id(),
+                hostname: process::hostname(),
+                pid: std::process::id(),
+                addresses: self.acceptor.addresses().to_vec(),
+                card,
+            },
+            process: process::own_id(),
+        };
+        codec::check_member(&seat.member)?;
+        let (job, seats) = rendezvous.meet(self, seat, deadline, abort)?;
+        let owner = Owner { job, rank, nranks: rendezvous.nranks(), pid: std::process::id() };
+        let page = StatusPage::create(&owner)
+            .map_err(|e| SetupError::Bootstrap(format!("cannot make the status page: {e}")))?;
+        let page = self.page.get_or_init(|| Arc::new(page)).clone();
+        let members = seats.iter().map(|seat| seat.member.clone()).collect();
+        self.shared.command(Command::Joined(Box::new(Joined { job, me: rank, seats, page })));
+        Ok(Job { id: job, rank, members })
     }
     /// This rank's page; made by `join`.
+    ///
+    /// # Panics
+    /// Before `join` has succeeded.
     pub fn status(&self) -> &Arc<StatusPage> {
-        todo!()
+        self.page.get().expect("the status page is made by joining")
     }
     /// Carries half of a lane to a peer. Does not block.
     pub fn send_offer(&self, to: Rank, offer: LaneOffer) {
-        let _ = (to, offer);
-        todo!()
+        self.shared.command(Command::Offer { to, offer });
     }
     /// Asks what a peer is doing. The answer comes as a notice, within two seconds in any case. Does not block.
     pub fn inquire(&self, about: Rank, comm: u64, seq: u64) {
-        let _ = (about, comm, seq);
-        todo!()
+        self.shared.command(Command::Inquire { about, comm, seq });
     }
-    /// Tells everybody that the job has failed. Does not block.
+    /// Tells everybody that the job has failed. Does not block. Does nothing if it has failed before.
     pub fn declare(&self, failure: &Failure) {
-        let _ = failure;
-        todo!()
+        self.shared.command(Command::Declare(Box::new(failure.clone())));
     }
     /// The next notice. One relaxed load when there is none.
     pub fn notice(&self) -> Option<Notice> {
-        todo!()
+        self.shared.notice()
     }
     /// Readable while notices wait.
     pub fn wakeup(&self) -> BorrowedFd<'_> {
-        todo!()
+        self.shared.notice_bell.as_fd()
     }
 }
 
-/// Where the ranks of a job meet.
-#[derive(Clone, Debug)]
-pub struct Rendezvous {
-    _private: (),
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if self.pid != std::process::id() {
+            // The descriptors are the parent's too, the thread is the parent's alone.
+            std::mem::forget(thread);
+            return;
+        }
+        self.shared.command(Command::Leave);
+        // A panic in there was reported as a notice.
+        let _ = thread.join();
+    }
+}
+
+fn run(mut thread: Thread, shared: &Shared) {
+    let end = catch_unwind(AssertUnwindSafe(|| thread.run()));
+    let what = match end {
+        Ok(Ok(())) => return,
+        Ok(Err(e)) => e.to_string(),
+        Err(panic) => panic_text(&*panic),
+    };
+    watcher::report_end(shared, thread.rank(), what);
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".to_owned())
 }

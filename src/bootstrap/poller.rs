@@ -53,9 +53,7 @@ impl Poller {
     fn control(&self, op: i32, fd: BorrowedFd<'_>, token: u64, events: u32) -> io::Result<()> {
         let mut event = libc::epoll_event { events, u64: token };
         // SAFETY: both descriptors are open, `event` outlives the call.
-        let result = unsafe {
-            libc::epoll_ctl(self.epoll.as_raw_fd(), op, fd.as_raw_fd(), &raw mut event)
-        };
+        let result = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), op, fd.as_raw_fd(), &raw mut event) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
     /// Sleeps until something is ready or the time has come, and returns the tokens of what is ready (at most 64 of them).
@@ -82,7 +80,7 @@ impl AsFd for Poller {
 }
 
 /// The time that is left, rounded up so that nobody wakes before it is over; -1: for ever.
-pub(crate) fn timeout_ms(until: Option<Instant>) -> i32 {
+fn timeout_ms(until: Option<Instant>) -> i32 {
     match until.map(|until| until.saturating_duration_since(Instant::now())) {
         None => -1,
         Some(left) => left.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32,

@@ -24,7 +24,8 @@ pub(crate) fn host_id() -> [u8; 16] {
 
 /// The host's name, for people.
 pub(crate) fn hostname() -> String {
-    fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "unknown host".into(), |s| s.trim().to_owned())
+    fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "unknown host".into(), |s| s.trim().to_owned())
 }
 
 /// This process as its neighbours can find it.
@@ -110,14 +111,14 @@ impl Pidfd {
             _ => Watch::On(Self { pid, fd }),
         }
     }
-    /// How the process ended, once the descriptor is readable. The second value: by its own will and without an error.
+    /// How the process ended, once the descriptor is readable. The second value: it may have done its work before.
     pub(crate) fn ending(&self) -> (String, bool) {
         let status = match Stat::read(self.pid) {
             Some(Stat { state: b'Z', exit, .. }) => exit,
             _ => self.reaped_status(),
         };
         match status {
-            None => ("its process ended".to_owned(), false),
+            None => ("its process ended".to_owned(), true),
             Some(status) if libc::WIFSIGNALED(status) => {
                 (format!("killed by signal {}", libc::WTERMSIG(status)), false)
             }

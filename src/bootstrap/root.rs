@@ -81,6 +81,10 @@ impl Root {
         let guests = self.guests.values().map(|guest| guest.deadline).min();
         door.into_iter().chain(guests).chain(self.over.map(|over| over + FAREWELL)).min()
     }
+    /// Sleeps until [`turn`](Self::turn) has something to do.
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        self.poller.wait(self.next_timeout()).map(drop)
+    }
     /// Takes a connection that has proved that it has the key.
     pub(crate) fn admit(&mut self, stream: TcpStream, hello: Hello, now: Instant) {
         let token = self.next;

@@ -10,7 +10,7 @@ use super::{
 pub use crate::membership::{News, Sight};
 use crate::plan::Rank;
 use rondel_transport_api::handshake::VERSION;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// Bytes before the body.
 pub const HEADER: usize = 8;
@@ -193,7 +193,7 @@ fn parse_body(kind: u16, r: &mut Reader<'_>) -> Result<Message, CodecError> {
             };
             Message::Seen { id, about, sight }
         }
-        12 => Message::News(News::Failed(r.failure()?)),
+        12 => Message::News(News::Failed(Arc::new(r.failure()?))),
         13 => Message::News(News::Left(r.u32("rank")?)),
         other => return Err(CodecError::Invalid { what: "frame kind", given: u64::from(other) }),
     })

@@ -237,14 +237,18 @@ fn paths(job: &Job, endpoints: &[Open], tried: &[(String, String)]) -> Result<Ve
             }
         }
         let lower = job.rank < peer.rank;
-        let best = pairs.into_iter().min_by_key(|&(ours, theirs, _)| if lower { (ours, theirs) } else { (theirs, ours) });
+        let best = pairs
+            .into_iter()
+            .min_by_key(|&(ours, theirs, _)| if lower { (ours, theirs) } else { (theirs, ours) });
         match best {
-            Some((endpoint, _, advert)) => Ok(Some(Path {
-                endpoint,
-                advert: advert.clone(),
-                transport: endpoints[endpoint].transport,
-            })),
-            None => Err(SetupError::NoPath { from: job.rank, to: peer.rank, tried: refusals(peer, endpoints, tried) }),
+            Some((endpoint, _, advert)) => {
+                Ok(Some(Path { endpoint, advert: advert.clone(), transport: endpoints[endpoint].transport }))
+            }
+            None => Err(SetupError::NoPath {
+                from: job.rank,
+                to: peer.rank,
+                tried: refusals(peer, endpoints, tried),
+            }),
         }
     };
     job.members.iter().map(path_to).collect()
@@ -312,8 +316,19 @@ impl Communicator {
         };
         let comm = context.with_engine(|engine| engine.add_communicator(spec));
         let splits = std::sync::atomic::AtomicU32::new(0);
-        let inner =
-            Inner { context, comm, id, rank, members: names, job_ranks, shape, transport, tuner, settings, splits };
+        let inner = Inner {
+            context,
+            comm,
+            id,
+            rank,
+            members: names,
+            job_ranks,
+            shape,
+            transport,
+            tuner,
+            settings,
+            splits,
+        };
         Communicator { inner: Arc::new(inner) }
     }
 }

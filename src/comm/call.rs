@@ -56,9 +56,9 @@ impl Communicator {
         }
         let barrier = call.collective == Collective::Barrier;
         let reduction = match (call.collective.reduces(), call.op) {
-            (true, Some(op)) => op
-                .reduction(call.dtype, nranks)
-                .map_err(|error| UsageError::new(format!("{name}: {op} of {}: {}", call.dtype, error.reason)))?,
+            (true, Some(op)) => op.reduction(call.dtype, nranks).map_err(|error| {
+                UsageError::new(format!("{name}: {op} of {}: {}", call.dtype, error.reason))
+            })?,
             (true, None) => return Err(UsageError::new(format!("{name}: needs a reduction operator"))),
             (false, _) => Reduction { dtype: call.dtype, combine: Combine::Sum, pre: None, divide: None },
         };
@@ -133,7 +133,9 @@ impl Communicator {
             Collective::ReduceScatter | Collective::Scatter if recv == send + block => {
                 return Ok(Alias::OutputAt(rank));
             }
-            Collective::AllGather | Collective::Gather => "the send buffer to be block `rank` of the receive buffer",
+            Collective::AllGather | Collective::Gather => {
+                "the send buffer to be block `rank` of the receive buffer"
+            }
             Collective::ReduceScatter | Collective::Scatter => {
                 "the receive buffer to be block `rank` of the send buffer"
             }

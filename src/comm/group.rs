@@ -55,7 +55,12 @@ impl<'a> Group<'a> {
         self.add(comm, comm.moving::<T>(Collective::Send, to, buffer.len(), buffer.as_ptr(), none))
     }
     /// Receives what one rank sends, possibly this one.
-    pub fn recv<T: Element>(&mut self, comm: &'a Communicator, from: Rank, buffer: &'a mut [T]) -> Result<()> {
+    pub fn recv<T: Element>(
+        &mut self,
+        comm: &'a Communicator,
+        from: Rank,
+        buffer: &'a mut [T],
+    ) -> Result<()> {
         let none = std::ptr::null();
         self.add(comm, comm.moving::<T>(Collective::Recv, from, buffer.len(), none, buffer.as_mut_ptr()))
     }
@@ -111,7 +116,8 @@ impl<'a> Group<'a> {
 
     /// Starts all calls and waits for them. The first error is returned when all are over.
     pub fn end(self) -> Result<()> {
-        let (own, others): (Vec<_>, Vec<_>) = self.calls.into_iter().partition(|(comm, call)| to_self(comm, call));
+        let (own, others): (Vec<_>, Vec<_>) =
+            self.calls.into_iter().partition(|(comm, call)| to_self(comm, call));
         let copies = match_own(&own)?;
         let mut started: Vec<(&Communicator, OperationId)> = Vec::with_capacity(others.len());
         let mut first = Ok(());

@@ -99,7 +99,8 @@ impl Communicator {
     }
     /// Receives into a buffer that it owns.
     pub fn start_recv<T: Element>(&self, from: Rank, mut buffer: Vec<T>) -> Result<Work<T>> {
-        let call = self.moving::<T>(Collective::Recv, from, buffer.len(), std::ptr::null(), buffer.as_mut_ptr());
+        let call =
+            self.moving::<T>(Collective::Recv, from, buffer.len(), std::ptr::null(), buffer.as_mut_ptr());
         self.start_owned(call, buffer)
     }
 

@@ -368,20 +368,24 @@ impl Engine {
         if operation.runs_left == 0 {
             of.users -= 1;
             operation.outcome = Some(Ok(()));
-            let call = operation.submission.call;
-            self.finish_operation(comm, &call);
+            let (call, published) = (operation.submission.call, operation.vigil.is_published());
+            self.finish_operation(comm, &call, published);
         } else {
             self.issue(comm, queue);
         }
     }
 
-    fn finish_operation(&mut self, comm: usize, call: &super::call::Call) {
+    /// `published`: its waiting stands on the status page.
+    fn finish_operation(&mut self, comm: usize, call: &super::call::Call, published: bool) {
         self.unfinished -= 1;
         self.comms[comm].completed += 1;
-        if !matches!(call.collective, Collective::Send | Collective::Recv)
-            && let (Some(page), Some(slot)) = (&self.page, self.comms[comm].slot)
-        {
-            page.completed(slot, call.seq);
+        if let (Some(page), Some(slot)) = (&self.page, self.comms[comm].slot) {
+            if published {
+                page.waiting(slot, None);
+            }
+            if !matches!(call.collective, Collective::Send | Collective::Recv) {
+                page.completed(slot, call.seq);
+            }
         }
         if self.unfinished > 0 {
             // Operations on the same memory may have waited for this one, on any communicator.

@@ -3,7 +3,13 @@
 //! A lane that breaks is evidence, not a cause: the engine gives the watchers a moment to tell what happened before it
 //! blames the lane. A stamp that differs is asked about, so that both calls can be named.
 
-use super::{Command, Engine, OperationId, call::Call, lane::Phase, prepare::Run, status::WaitingFor};
+use super::{
+    Command, Engine, OperationId,
+    call::Call,
+    lane::Phase,
+    prepare::Run,
+    status::{WaitingFor, monotonic_now},
+};
 use crate::{
     bootstrap::{Answer, Liveness},
     error::{Cause, Error, Failure, Ranks, Waiting},
@@ -25,6 +31,7 @@ pub(crate) struct Vigil {
     asked: Option<Duration>,
     asked_all: bool,
     warned: bool,
+    published: bool,
     answers: Vec<Answer>,
     /// A message of another call came from this peer; its call is being asked for.
     mismatch: Option<(Rank, Duration)>,
@@ -43,6 +50,10 @@ pub(crate) struct LostLane {
 impl Vigil {
     pub(crate) fn new(now: Duration) -> Self {
         Vigil { started: now, moved: now, ..Vigil::default() }
+    }
+    /// Whether the status page says what it waits for.
+    pub(crate) fn is_published(&self) -> bool {
+        self.published
     }
     /// Something of the operation was finished.
     pub(crate) fn progress(&mut self, now: Duration) {
@@ -124,6 +135,7 @@ impl Engine {
         self.publish_waiting(id);
         if let Some(operation) = self.operation_mut(id) {
             operation.vigil.asked = Some(now);
+            operation.vigil.published = true;
             operation.vigil.asked_all |= everybody;
         }
     }
@@ -140,7 +152,7 @@ impl Engine {
                     step,
                     peer,
                     receiving,
-                    since: self.now.saturating_sub(operation.vigil.moved),
+                    since: monotonic_now().saturating_sub(self.now.saturating_sub(operation.vigil.moved)),
                 }),
             );
         }

@@ -6,10 +6,11 @@
 //! * Every rank keeps control links to the ranks at distance 2^k on both sides, counted among those that have not left.
 //!   News spread over all links, each piece once per rank.
 //! * A closed link is *evidence*: the peer's listener is tried again. A *cause* is the end of a process (seen by its host,
-//!   or its listener refuses), silence that its host cannot explain, or what the origin itself declared. The first cause
-//!   that a rank learns of is the one it reports, and the only one.
+//!   or its listener refuses), silence that its host cannot explain, or what the origin itself declared. Of what fails the
+//!   same communicator, or is the fault of the same rank, a rank reports and passes on what it learned first.
 //! * A rank that leaves says so on every link before it closes them. Its process may end afterwards. Those who see the
-//!   end before they hear the goodbye, which may come a longer way, give it a short grace.
+//!   end before they hear the goodbye, which may come a longer way, give it a short grace. While others leave too, an end
+//!   that fits a goodbye counts as one: whoever still waits for that rank learns that it left.
 //! * A process that is stopped, by a signal or a debugger, is never a cause of death; nor is silence while this process
 //!   was stopped itself.
 
@@ -26,20 +27,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a goodbye may take to arrive after its process was seen to end: by an end of unknown or bad kind, and by a
-/// clean exit.
+/// How long a goodbye may take to arrive after its process was seen to end: by an end that a process which has left would
+/// hardly take, and by one that it might.
 const GRACE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(500));
+/// How long after a departure an end of the second kind counts as another one: when many leave together, those who would
+/// pass a goodbye on may be gone before it reaches them.
+const DEPARTURES: Duration = Duration::from_secs(2);
 /// How long the rank that should connect has before the other one does it. Also how long after a departure the links are
 /// completed anew: when all leave together, nobody needs new ones.
 const COURTESY: Duration = Duration::from_secs(1);
 /// How soon a peer that can neither be reached nor refuses is tried again.
-const REDIAL: Duration = Duration::from_millis(250);
+const REDIAL: Duration = Duration::from_millis(100);
 
 /// Something that everybody has to know.
 #[derive(Clone, Debug)]
 pub enum News {
     /// The job has failed.
-    Failed(Failure),
+    Failed(Arc<Failure>),
     /// A rank left of its own will, having failed nobody.
     Left(Rank),
 }
@@ -68,7 +72,7 @@ pub(crate) enum Action {
     Heartbeat(Rank),
     /// Look at a rank's process, or have somebody on its host look; the answer is `handle_sight`.
     Examine(Rank),
-    /// Tell the engine. At most once.
+    /// Tell the engine. At most once per communicator and culprit.
     Failed(Arc<Failure>),
     /// Tell the engine. At most once per rank.
     Left(Rank),
@@ -90,13 +94,26 @@ pub(crate) struct Membership {
     pace: Pace,
     links: BTreeMap<Rank, Link>,
     left: BTreeSet<Rank>,
+    /// Known to be dead.
+    dead: BTreeSet<Rank>,
     /// Causes that wait for a goodbye to overtake them.
-    condemned: BTreeMap<Rank, (Instant, Cause)>,
-    failure: Option<Arc<Failure>>,
+    condemned: BTreeMap<Rank, Sentence>,
+    last_departure: Option<Instant>,
+    /// What has failed and whose fault it was; the latter only where all communicators of that rank have failed.
+    failures: BTreeMap<(Option<u64>, Option<Rank>), Arc<Failure>>,
     leaving: bool,
     repair: Option<Instant>,
     last_turn: Instant,
     actions: VecDeque<Action>,
+}
+
+/// A cause that becomes a failure then, unless a goodbye comes.
+#[derive(Debug)]
+struct Sentence {
+    due: Instant,
+    cause: Cause,
+    /// It may be the end of a rank that has left.
+    doubtful: bool,
 }
 
 /// A link that is there, or that should be.
@@ -115,9 +132,14 @@ enum Phase {
     /// The peer should connect, until then.
     Expected(Instant),
     /// This rank is connecting; `lost`: there was a link before, which closed without a goodbye.
-    Dialling { lost: bool },
+    Dialling {
+        lost: bool,
+    },
     /// To be dialled again then.
-    Pausing { until: Instant, lost: bool },
+    Pausing {
+        until: Instant,
+        lost: bool,
+    },
     Up,
 }
 
@@ -129,8 +151,10 @@ impl Membership {
             pace,
             links: BTreeMap::new(),
             left: BTreeSet::new(),
+            dead: BTreeSet::new(),
             condemned: BTreeMap::new(),
-            failure: None,
+            last_departure: None,
+            failures: BTreeMap::new(),
             leaving: false,
             repair: None,
             last_turn: now,
@@ -142,12 +166,9 @@ impl Membership {
     pub(crate) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
-    /// The first cause that was learned of.
-    pub(crate) fn failure(&self) -> Option<&Arc<Failure>> {
-        self.failure.as_ref()
-    }
-    pub(crate) fn has_left(&self, rank: Rank) -> bool {
-        self.left.contains(&rank)
+    /// It left or is dead.
+    pub(crate) fn is_gone(&self, rank: Rank) -> bool {
+        self.left.contains(&rank) || self.dead.contains(&rank)
     }
     /// Every rank that should know of this one's leaving has a link over which it is told.
     pub(crate) fn is_linked(&self) -> bool {
@@ -156,12 +177,12 @@ impl Membership {
 
     /// A link is open for messages, whoever opened it.
     pub(crate) fn handle_link_up(&mut self, rank: Rank, now: Instant) {
-        if self.left.contains(&rank) {
+        if self.is_gone(rank) {
             return;
         }
         let beat = now + self.pace.heartbeat;
         self.links.insert(rank, Link { phase: Phase::Up, heard: now, beat, examining: false });
-        let failed = self.failure.iter().map(|failure| News::Failed((**failure).clone()));
+        let failed = self.failures.values().cloned().map(News::Failed);
         let own = self.leaving.then_some(News::Left(self.me));
         let known: Vec<News> =
             failed.chain(self.left.iter().map(|&rank| News::Left(rank))).chain(own).collect();
@@ -169,14 +190,14 @@ impl Membership {
     }
     /// The last link to a rank closed or broke.
     pub(crate) fn handle_link_down(&mut self, rank: Rank, now: Instant) {
-        let Some(link) = self.links.get_mut(&rank) else { return };
-        if self.left.contains(&rank) || self.failure.is_some() || self.leaving {
+        if self.is_gone(rank) || self.leaving {
             self.links.remove(&rank);
             return;
         }
+        let Some(link) = self.links.get_mut(&rank) else { return };
         link.phase = Phase::Dialling { lost: true };
         match self.condemned.remove(&rank) {
-            Some((_, cause)) => self.fail(cause),
+            Some(sentence) => self.fail(sentence.cause, now),
             None => self.actions.push_back(Action::Dial(rank)),
         }
     }
@@ -184,14 +205,14 @@ impl Membership {
     pub(crate) fn handle_dial_failed(&mut self, rank: Rank, refused: bool, now: Instant) {
         let Some(link) = self.links.get_mut(&rank) else { return };
         let Phase::Dialling { lost } = link.phase else { return };
-        if self.leaving || self.failure.is_some() {
+        if self.leaving {
             self.links.remove(&rank);
             return;
         }
         link.phase = Phase::Pausing { until: now + REDIAL, lost };
         if refused {
             let how = "its host refuses connections to it: its process has ended".to_owned();
-            self.condemn(rank, Cause::ProcessEnded { rank, how }, now + GRACE.0);
+            self.condemn(rank, Cause::ProcessEnded { rank, how }, !lost, now);
         }
     }
     /// A sign of life came over a link.
@@ -200,10 +221,9 @@ impl Membership {
             link.heard = now;
         }
     }
-    /// The end of a process was seen. `clean`: it exited by its own will and without an error.
-    pub(crate) fn handle_process_end(&mut self, rank: Rank, how: String, clean: bool, now: Instant) {
-        let grace = if clean { GRACE.1 } else { GRACE.0 };
-        self.condemn(rank, Cause::ProcessEnded { rank, how }, now + grace);
+    /// The end of a process was seen. `doubtful`: a rank that has left may end like this.
+    pub(crate) fn handle_process_end(&mut self, rank: Rank, how: String, doubtful: bool, now: Instant) {
+        self.condemn(rank, Cause::ProcessEnded { rank, how }, doubtful, now);
     }
     /// The answer to [`Action::Examine`].
     pub(crate) fn handle_sight(&mut self, rank: Rank, sight: Sight, now: Instant) {
@@ -219,24 +239,21 @@ impl Membership {
             _ if silence < self.pace.suspicion => {}
             Sight::Gone => {
                 let how = "its host does not see its process any more".to_owned();
-                self.fail(Cause::ProcessEnded { rank, how });
+                self.fail(Cause::ProcessEnded { rank, how }, now);
             }
-            Sight::Running | Sight::Hidden => self.fail(Cause::Silent { rank, silence }),
+            Sight::Running | Sight::Hidden => self.fail(Cause::Silent { rank, silence }, now),
         }
     }
     /// News came over the link of `from`.
     pub(crate) fn handle_news(&mut self, from: Rank, news: News, now: Instant) {
         match news {
-            News::Failed(failure) if self.failure.is_none() => self.learn(Arc::new(failure), Some(from)),
-            News::Failed(_) => {}
-            News::Left(rank) => self.depart(rank, from, now),
+            News::Failed(failure) => self.learn(failure, Some(from), now),
+            News::Left(rank) => self.depart(rank, Some(from), now),
         }
     }
-    /// This rank declares the job failed.
-    pub(crate) fn declare(&mut self, failure: Failure) {
-        if self.failure.is_none() {
-            self.learn(Arc::new(failure), None);
-        }
+    /// This rank declares that something has failed.
+    pub(crate) fn declare(&mut self, failure: Failure, now: Instant) {
+        self.learn(Arc::new(failure), None, now);
     }
     /// This rank leaves: it says goodbye to everybody, and nothing is a failure to it any more.
     pub(crate) fn leave(&mut self) {
@@ -247,7 +264,7 @@ impl Membership {
     /// When [`handle_timeout`](Self::handle_timeout) has something to do.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let links = self.links.values().flat_map(|link| {
-            let silent = (!link.examining && self.is_judging()).then_some(link.heard + self.pace.suspicion);
+            let silent = (!link.examining && !self.leaving).then_some(link.heard + self.pace.suspicion);
             let phase = match link.phase {
                 Phase::Up => Some(link.beat),
                 Phase::Expected(until) | Phase::Pausing { until, .. } => Some(until),
@@ -255,7 +272,7 @@ impl Membership {
             };
             silent.into_iter().chain(phase)
         });
-        links.chain(self.condemned.values().map(|(due, _)| *due)).chain(self.repair).min()
+        links.chain(self.condemned.values().map(|sentence| sentence.due)).chain(self.repair).min()
     }
     /// To be called after everything that had arrived by `now` was handled.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
@@ -264,11 +281,10 @@ impl Membership {
             self.repair = None;
             self.complete_links(now);
         }
-        let due = self.condemned.iter().find(|(_, (due, _))| *due <= now).map(|(rank, _)| *rank);
-        if let Some((_, cause)) = due.and_then(|rank| self.condemned.remove(&rank)) {
-            self.fail(cause);
+        while let Some(rank) = self.condemned.iter().find(|(_, s)| s.due <= now).map(|(rank, _)| *rank) {
+            self.carry_out_sentence(rank, now);
         }
-        let judging = self.is_judging();
+        let judging = !self.leaving;
         for (&rank, link) in &mut self.links {
             match link.phase {
                 Phase::Up if link.beat <= now => {
@@ -292,10 +308,6 @@ impl Membership {
         }
     }
 
-    fn is_judging(&self) -> bool {
-        self.failure.is_none() && !self.leaving
-    }
-
     /// Somebody who was stopped, or whose host was, has heard nobody in that time and must not blame them.
     fn forgive_own_absence(&mut self, now: Instant) {
         let due = self.next_timeout().map_or(now, |due| due.max(self.last_turn));
@@ -307,8 +319,8 @@ impl Membership {
         self.last_turn = now;
     }
 
-    fn condemn(&mut self, rank: Rank, cause: Cause, due: Instant) {
-        if self.left.contains(&rank) || !self.is_judging() {
+    fn condemn(&mut self, rank: Rank, cause: Cause, doubtful: bool, now: Instant) {
+        if self.is_gone(rank) || self.leaving {
             return;
         }
         // A link that has closed would have carried the goodbye before its end.
@@ -316,36 +328,62 @@ impl Membership {
             matches!(link.phase, Phase::Dialling { lost: true } | Phase::Pausing { lost: true, .. })
         });
         if silenced {
-            self.fail(cause);
+            self.fail(cause, now);
+        } else if self.condemned.get(&rank).is_none_or(|earlier| earlier.doubtful && !doubtful) {
+            let due = now + if doubtful { GRACE.1 } else { GRACE.0 };
+            self.condemned.insert(rank, Sentence { due, cause, doubtful });
+        }
+    }
+
+    fn carry_out_sentence(&mut self, rank: Rank, now: Instant) {
+        let Some(sentence) = self.condemned.remove(&rank) else { return };
+        let departing = self.last_departure.is_some_and(|last| now.duration_since(last) < DEPARTURES);
+        if sentence.doubtful && departing {
+            self.depart(rank, None, now);
         } else {
-            self.condemned.entry(rank).or_insert((due, cause));
+            self.fail(sentence.cause, now);
         }
     }
 
-    fn fail(&mut self, cause: Cause) {
-        if self.is_judging() {
-            let failure = Failure { origin: self.me, cause, waiting: None, agreed: false };
-            self.learn(Arc::new(failure), None);
+    fn fail(&mut self, cause: Cause, now: Instant) {
+        if !self.leaving {
+            let failure = Failure { origin: self.me, comm: None, cause, waiting: None, agreed: false };
+            self.learn(Arc::new(failure), None, now);
         }
     }
 
-    fn learn(&mut self, failure: Arc<Failure>, from: Option<Rank>) {
-        self.condemned.clear();
-        self.spread(&News::Failed((*failure).clone()), from);
-        self.failure = Some(failure.clone());
+    fn learn(&mut self, failure: Arc<Failure>, from: Option<Rank>, now: Instant) {
+        let culprit = if failure.comm.is_none() { failure.culprit() } else { None };
+        let key = (failure.comm, culprit);
+        if self.failures.contains_key(&key) {
+            return;
+        }
+        if let Cause::ProcessEnded { rank, .. } | Cause::Silent { rank, .. } = &failure.cause {
+            self.bury(*rank, now);
+        }
+        self.spread(&News::Failed(failure.clone()), from);
+        self.failures.insert(key, failure.clone());
         if !self.leaving {
             self.actions.push_back(Action::Failed(failure));
         }
     }
 
-    fn depart(&mut self, rank: Rank, from: Rank, now: Instant) {
+    fn bury(&mut self, rank: Rank, now: Instant) {
+        self.dead.insert(rank);
+        self.condemned.remove(&rank);
+        self.links.remove(&rank);
+        self.repair.get_or_insert(now + COURTESY);
+    }
+
+    fn depart(&mut self, rank: Rank, from: Option<Rank>, now: Instant) {
         if rank == self.me || rank >= self.nranks || !self.left.insert(rank) {
             return;
         }
         self.condemned.remove(&rank);
         self.links.remove(&rank);
         self.repair.get_or_insert(now + COURTESY);
-        self.spread(&News::Left(rank), Some(from));
+        self.spread(&News::Left(rank), from);
+        self.last_departure = Some(now);
         if !self.leaving {
             self.actions.push_back(Action::Left(rank));
         }
@@ -361,7 +399,7 @@ impl Membership {
 
     /// Sees to it that there is a link to every rank at distance 2^k among those that have not left.
     fn complete_links(&mut self, now: Instant) {
-        if !self.is_judging() {
+        if self.leaving {
             return;
         }
         let beat = now + self.pace.heartbeat;
@@ -380,7 +418,7 @@ impl Membership {
     }
 
     fn neighbours(&self) -> BTreeSet<Rank> {
-        let present: Vec<Rank> = (0..self.nranks).filter(|rank| !self.left.contains(rank)).collect();
+        let present: Vec<Rank> = (0..self.nranks).filter(|rank| !self.is_gone(*rank)).collect();
         let Ok(position) = present.binary_search(&self.me) else { return BTreeSet::new() };
         let n = present.len();
         let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));

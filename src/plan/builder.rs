@@ -203,6 +203,12 @@ impl Builder {
         plan
     }
 
+    /// The program itself, for tests that break it.
+    #[cfg(test)]
+    pub(crate) fn program(&mut self) -> (&mut Vec<Op>, &mut Vec<Term>) {
+        (&mut self.ops, &mut self.terms)
+    }
+
     /// Turns a span that a step names into the one name of its memory.
     fn name(&mut self, span: Span) -> Span {
         let blocked = match span.buf {

@@ -343,4 +343,23 @@ impl Plan {
             Buf::Input | Buf::Output => span.chunk..span.chunk + span.len,
         }
     }
+
+    /// The same plan without one of its dependencies, for tests that break it.
+    #[cfg(test)]
+    pub(crate) fn without_dependency(mut self, number: usize) -> Self {
+        let mut dependencies = self.dependencies.to_vec();
+        dependencies.remove(number);
+        self.dependencies = dependencies.into();
+        for step in &mut self.steps {
+            step.first_dependency -= u32::from(step.first_dependency as usize > number);
+            step.end_dependency -= u32::from(step.end_dependency as usize > number);
+        }
+        self
+    }
+
+    /// How many dependencies there are in all.
+    #[cfg(test)]
+    pub(crate) fn dependency_count(&self) -> usize {
+        self.dependencies.len()
+    }
 }

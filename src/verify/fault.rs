@@ -14,6 +14,12 @@ pub struct Fault {
     pub reason: Reason,
 }
 
+impl Fault {
+    pub(super) fn of_result(rank: Rank, at: usize, problem: String) -> Self {
+        Fault { rank, step: None, reason: Reason::Result { at, problem } }
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {}", self.rank)?;

@@ -73,7 +73,8 @@ pub(super) struct Walk {
     lanes: Vec<Vec<u32>>,
     /// For each lane of each rank, the walk before this one that uses it too, and its index there.
     predecessors: Vec<Vec<Option<(usize, LaneIndex)>>>,
-    opened: Vec<Vec<bool>>,
+    /// Lanes of each rank that are closed.
+    closed: Vec<Vec<usize>>,
     /// By rank: its buffers were handed over.
     begun: Vec<bool>,
 }
@@ -198,7 +199,7 @@ impl<D: Values> Machine<D> {
             lanes: Vec::new(),
             predecessors: Vec::new(),
             begun: vec![false; plans.len()],
-            opened: plans.iter().map(|plan| vec![false; plan.lanes().len()]).collect(),
+            closed: plans.iter().map(|plan| (0..plan.lanes().len()).collect()).collect(),
         };
         for plan in plans {
             let rank = plan.rank();
@@ -266,17 +267,17 @@ impl<D: Values> Machine<D> {
     /// An execution may post on a lane when the one before has posted all that it has there.
     fn open_lanes(&mut self, walk: usize, rank: Rank) {
         let at = rank as usize;
-        for lane in 0..self.walks[walk].lanes[at].len() {
-            if self.walks[walk].opened[at][lane] {
-                continue;
-            }
+        let mut closed = std::mem::take(&mut self.walks[walk].closed[at]);
+        closed.retain(|&lane| {
             let predecessor = self.walks[walk].predecessors[at][lane];
-            if predecessor.is_none_or(|(before, lane)| self.walks[before].executions[at].has_posted_all(lane))
-            {
-                self.walks[walk].opened[at][lane] = true;
-                self.walks[walk].executions[at].open_lane(LaneIndex(lane as u32));
+            let busy = |(before, lane): (usize, _)| !self.walks[before].executions[at].has_posted_all(lane);
+            if predecessor.is_some_and(busy) {
+                return true;
             }
-        }
+            self.walks[walk].executions[at].open_lane(LaneIndex(lane as u32));
+            false
+        });
+        self.walks[walk].closed[at] = closed;
     }
 
     fn start(&mut self, walk: usize, rank: Rank, action: Action) -> Result<(), Fault> {

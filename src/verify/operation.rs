@@ -1,5 +1,6 @@
 //! The plans of all ranks for one operation, and what must come of them.
 
+use super::machine::Region;
 use crate::algo::Algorithm;
 use crate::plan::{Alias, Builder, Collective, Plan, Rank, Shape};
 use std::sync::Arc;
@@ -88,6 +89,20 @@ impl Operation {
             Collective::Send | Collective::Recv => {
                 Expected::Copy { rank: self.sender.unwrap_or(self.shape.root), block }
             }
+        }
+    }
+
+    pub(super) fn is_splittable(&self) -> bool {
+        self.plans.iter().all(|plan| plan.is_splittable())
+    }
+
+    /// Where a rank's input and output are. `chunk`: cells of a chunk (of a block, for bytes).
+    pub(super) fn places(&self, rank: usize, regions: &[Region; 3], chunk: usize) -> (Region, Region) {
+        let [input, output, _] = *regions;
+        match self.aliases[rank] {
+            Alias::None => (input, output),
+            Alias::InputAt(at) => (Region { start: output.start + at as usize * chunk, ..input }, output),
+            Alias::OutputAt(at) => (input, Region { start: input.start + at as usize * chunk, ..output }),
         }
     }
 }

@@ -33,46 +33,70 @@ pub(super) fn check_plan(plan: &Plan, collective: Collective, alias: Alias) -> R
 
 /// Checks that the dependencies order all steps that touch the same memory, whatever the timing.
 pub(super) fn check_order(plan: &Plan) -> Result<(), Fault> {
-    let steps = plan.steps().len();
-    // Two slices stand for any number: a slice is ordered after the same slice of another step, or after all of them.
-    // Bit 2 * step + (0 or 1): the same slice, or all slices, of that step are over before.
-    let words = (2 * steps).div_ceil(64);
-    let mut before: Vec<u64> = Vec::with_capacity(words * steps);
-    let mut touched: Vec<Vec<(Span, bool)>> = Vec::with_capacity(steps);
+    let before = Before::new(plan);
+    // Who has written and read each chunk so far.
+    let mut writes: HashMap<(Buf, u32), Vec<(u32, Span)>> = HashMap::new();
+    let mut reads: HashMap<(Buf, u32), Vec<(u32, Span)>> = HashMap::new();
     for (step, op) in (0..).zip(plan.steps().iter().map(|step| step.op)) {
-        let mut ours = vec![0u64; words];
-        for dependency in plan.dependencies(step) {
-            let on = dependency.step as usize;
-            for (at, theirs) in before[on * words..(on + 1) * words].iter().enumerate() {
-                // What a whole step waited for slice by slice is over in all its slices.
-                let widened = if dependency.whole { (theirs & SAME) << 1 } else { 0 };
-                ours[at] |= theirs | widened;
-            }
-            let bits = if dependency.whole { 3 } else { 1 };
-            ours[2 * on / 64] |= bits << (2 * on % 64);
-        }
-        let mut spans: Vec<(Span, bool)> = plan.reads(&op).map(|operand| (operand.span, false)).collect();
-        spans.extend(op.dst().map(|dst| (dst, true)));
-        for (with, others) in touched.iter().enumerate() {
-            let conflicts = spans.iter().flat_map(|&one| others.iter().map(move |&other| (one, other)));
-            let unordered =
-                conflicts.filter(|((_, writes), (_, wrote))| *writes || *wrote).any(|(one, other)| {
-                    let needed = if one.0 == other.0 { 0 } else { 1 };
-                    one.0.overlaps(other.0) && ours[2 * with / 64] >> (2 * with % 64 + needed) & 1 == 0
-                });
-            if unordered {
-                let reason = Reason::Unordered { with: with as u32 };
-                return Err(Fault { rank: plan.rank(), step: Some((step, op)), reason });
+        let read = plan.reads(&op).map(|operand| (operand.span, false));
+        let accesses: Vec<(Span, bool)> = read.chain(op.dst().map(|dst| (dst, true))).collect();
+        for &(span, is_write) in &accesses {
+            for chunk in span.chunk..span.chunk + span.len {
+                let writers = writes.get(&(span.buf, chunk)).into_iter();
+                let readers = reads.get(&(span.buf, chunk)).filter(|_| is_write).into_iter();
+                let unordered = |&&(with, other): &&(u32, Span)| !before.holds(step, with, span != other);
+                if let Some(&(with, _)) = writers.chain(readers).flatten().find(unordered) {
+                    let reason = Reason::Unordered { with };
+                    return Err(Fault { rank: plan.rank(), step: Some((step, op)), reason });
+                }
             }
         }
-        touched.push(spans);
-        before.extend(ours);
+        for (span, is_write) in accesses {
+            let accesses = if is_write { &mut writes } else { &mut reads };
+            for chunk in span.chunk..span.chunk + span.len {
+                accesses.entry((span.buf, chunk)).or_default().push((step, span));
+            }
+        }
     }
     Ok(())
 }
 
-/// The bits of `check_order` that stand for one slice.
-const SAME: u64 = 0x5555_5555_5555_5555;
+/// For each step, which steps are over before it. Two bits each: the same slice, and all slices.
+struct Before {
+    words: usize,
+    bits: Vec<u64>,
+}
+
+impl Before {
+    /// The first bit of each pair.
+    const SAME: u64 = 0x5555_5555_5555_5555;
+
+    fn new(plan: &Plan) -> Self {
+        let words = (2 * plan.steps().len()).div_ceil(64);
+        let mut bits = Vec::with_capacity(words * plan.steps().len());
+        for step in 0..plan.steps().len() as u32 {
+            let mut ours = vec![0u64; words];
+            for dependency in plan.dependencies(step) {
+                let on = dependency.step as usize;
+                for (ours, theirs) in ours.iter_mut().zip(&bits[on * words..(on + 1) * words]) {
+                    // If it is over as a whole, then in all slices so is what it waited for slice by slice.
+                    let widened = if dependency.whole { (theirs & Self::SAME) << 1 } else { 0 };
+                    *ours |= theirs | widened;
+                }
+                let pair = if dependency.whole { 3 } else { 1 };
+                ours[on / 32] |= pair << (2 * (on % 32));
+            }
+            bits.extend(ours);
+        }
+        Before { words, bits }
+    }
+
+    /// Whether `earlier`, its same slice or all of it, is over before a slice of `step`.
+    fn holds(&self, step: u32, earlier: u32, whole: bool) -> bool {
+        let word = self.bits[step as usize * self.words + earlier as usize / 32];
+        word >> (2 * (earlier % 32) + u32::from(whole)) & 1 == 1
+    }
+}
 
 fn check_span(plan: &Plan, alias: Alias, span: Span) -> Result<(), Reason> {
     let (chunks, layout) = match span.buf {

@@ -3,9 +3,10 @@
 //! Two terms are combined without order, as floating point does; three or more are combined in one pass, whose rounding
 //! may differ from that of a chain of pairs, so it is another expression.
 
-use super::machine::Values;
-use super::{Fault, Operation, Reason};
-use crate::plan::{Plan, Rank, Span};
+use super::machine::{Cell, Machine, Region, Schedule, Values};
+use super::operation::Expected;
+use super::{Fault, Neighbours, Operation, Reason};
+use crate::plan::{Collective, Plan, Rank, Span};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -147,7 +148,142 @@ impl Values for Symbols {
     }
 }
 
-/// A fault without a step.
-pub(super) fn wrong(rank: Rank, at: usize, problem: String) -> Fault {
-    Fault { rank, step: None, reason: Reason::Result { at, problem } }
+impl Operation {
+    /// Runs all ranks together over symbols, and returns the number of actions.
+    ///
+    /// # Errors
+    ///
+    /// The first [`Fault`] met: a race, a deadlock, messages that do not match, or a wrong result.
+    pub fn run(&self, schedule: Schedule) -> Result<u64, Fault> {
+        run_walks(&[self], Neighbours::Disjoint, schedule)
+    }
+
+    /// Runs this operation and then another one, which all ranks start without waiting for each other.
+    ///
+    /// # Errors
+    ///
+    /// As for [`run`](Operation::run). With [`Neighbours::Shared`] a fault is what should come.
+    ///
+    /// # Panics
+    ///
+    /// When the two differ in ranks or, sharing buffers, in layouts.
+    pub fn run_then(
+        &self,
+        next: &Operation,
+        neighbours: Neighbours,
+        schedule: Schedule,
+    ) -> Result<u64, Fault> {
+        run_walks(&[self, next], neighbours, schedule)
+    }
+}
+
+fn run_walks(operations: &[&Operation], neighbours: Neighbours, schedule: Schedule) -> Result<u64, Fault> {
+    let uncut = operations.iter().any(|operation| !operation.is_splittable());
+    let slices = if uncut { 1 } else { schedule.slices };
+    let mut memory = vec![Vec::new(); operations[0].plans.len()];
+    let mut regions: Vec<Vec<[Region; 3]>> = Vec::new();
+    for operation in operations {
+        assert_eq!(operation.plans.len(), memory.len(), "operations on shared lanes have the same ranks");
+        regions.push(match regions.first() {
+            Some(first) if neighbours != Neighbours::Disjoint => first.clone(),
+            _ => operation
+                .plans
+                .iter()
+                .zip(&mut memory)
+                .map(|(plan, memory)| allocate(memory, plan, slices))
+                .collect(),
+        });
+    }
+    let overlap = if neighbours == Neighbours::Ordered { 1 } else { operations.len() };
+    let mut machine = Machine::new(Symbols::new(operations, slices), memory, overlap, schedule);
+    for (operation, regions) in operations.iter().zip(regions) {
+        machine.add_walk(&operation.plans, slices, regions);
+    }
+    machine.run(|machine, walk, rank| fill(machine, operations[walk], walk, rank))?;
+    for (walk, operation) in operations.iter().enumerate() {
+        if neighbours == Neighbours::Disjoint || walk + 1 == operations.len() {
+            check_results(&machine, operation, walk)?;
+        }
+    }
+    Ok(machine.actions)
+}
+
+/// Memory for the input, output and scratch of a plan.
+fn allocate(memory: &mut Vec<Cell<Symbol>>, plan: &Plan, slices: u32) -> [Region; 3] {
+    let chunks = [
+        plan.input().chunks(plan.nchunks()),
+        plan.output().chunks(plan.nchunks()),
+        plan.scratch().len() as u32,
+    ];
+    chunks.map(|chunks| {
+        let region = Region { start: memory.len(), len: (chunks * slices) as usize };
+        memory.resize(region.start + region.len, Cell::default());
+        region
+    })
+}
+
+/// The number that tells units of one walk's input from those of another.
+fn unit(walk: usize, unit: usize) -> u32 {
+    (walk as u32) << 28 | unit as u32
+}
+
+/// What the caller puts into the input of `rank`. Memory that is still in use stays as it is: the program will race on
+/// it, or miss its input.
+fn fill(machine: &mut Machine<Symbols>, operation: &Operation, walk: usize, rank: Rank) {
+    let slices = machine.values.slices;
+    let regions = machine.walks[walk].regions[rank as usize];
+    let (input, _) = operation.places(rank as usize, &regions, slices as usize);
+    for at in 0..input.len {
+        let value = machine.values.input(walk, rank, unit(walk, at));
+        let cell = &mut machine.memory[rank as usize][input.start + at];
+        if !cell.is_used() {
+            cell.fill(value);
+        }
+    }
+}
+
+fn check_results(machine: &Machine<Symbols>, operation: &Operation, walk: usize) -> Result<(), Fault> {
+    let slices = machine.values.slices;
+    let mut first: Option<(Rank, Vec<u32>)> = None;
+    for rank in 0..operation.nranks() {
+        let regions = machine.walks[walk].regions[rank as usize];
+        let (_, output) = operation.places(rank as usize, &regions, slices as usize);
+        let cells = &machine.memory[rank as usize][output.start..output.start + output.len];
+        if let Some(at) = cells.iter().position(|cell| !cell.defined) {
+            return Err(Fault::of_result(rank, at, "nothing was written to it".into()));
+        }
+        let results: Vec<u32> = cells.iter().map(|cell| cell.value).collect();
+        if let Some((other, theirs)) =
+            first.as_ref().filter(|_| operation.collective == Collective::AllReduce)
+        {
+            if let Some(at) = (0..results.len()).find(|&at| results[at] != theirs[at]) {
+                // Say what is missing, if anything is; else the order differs.
+                check_unit(machine, operation, walk, rank, at, results[at])?;
+                return Err(Fault { rank, step: None, reason: Reason::Bits { at, other: *other } });
+            }
+            continue;
+        }
+        for (at, &found) in results.iter().enumerate() {
+            check_unit(machine, operation, walk, rank, at, found)?;
+        }
+        first.get_or_insert((rank, results));
+    }
+    Ok(())
+}
+
+fn check_unit(
+    machine: &Machine<Symbols>,
+    operation: &Operation,
+    walk: usize,
+    rank: Rank,
+    at: usize,
+    found: u32,
+) -> Result<(), Fault> {
+    let slices = machine.values.slices as usize;
+    let from = |block: u32| unit(walk, block as usize * slices + at % slices);
+    let checked = match operation.expected(rank, (at / slices) as u32) {
+        Expected::Sum { block } => machine.values.check_sum(found, from(block), operation.nranks()),
+        Expected::Copy { rank, block } => machine.values.check_copy(found, rank, from(block)),
+    };
+    checked.map_err(|problem| Fault::of_result(rank, at, problem))
 }

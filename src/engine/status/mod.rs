@@ -4,16 +4,23 @@
 //! [`StatusView`]. Nobody needs the rank's help to read it: not its engine, not its watcher, and a rank that was stopped
 //! in the middle of writing hides nothing but what it was about to write.
 
+mod code;
+mod listing;
 mod log;
 mod memory;
 mod page;
+mod passing;
 mod process;
+pub mod report;
+mod socket;
 #[cfg(test)]
 mod tests;
 mod view;
 
+pub use listing::{Listing, Process, list_jobs};
 pub use page::StatusPage;
 pub use process::{ProcessState, process_state};
+pub use socket::{SocketDirectory, StatusSocket};
 pub use view::StatusView;
 
 use super::call::Call;

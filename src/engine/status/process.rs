@@ -3,7 +3,7 @@
 use std::{fmt, fs};
 
 /// Whether a process runs, by its host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProcessState {
     /// It runs, or sleeps in a system call.
     Running,

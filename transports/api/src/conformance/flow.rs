@@ -60,6 +60,16 @@ pub fn full_changes_nothing<F: Fixture>() {
         }
         rig.finish(&sends);
     }
+    let mut waiting = Vec::new();
+    while waiting.len() <= window {
+        let Some(token) = rig.try_recv(b, &Buffer::new(8, 0), 0) else { break };
+        waiting.push(token);
+    }
+    assert!(!waiting.is_empty() || F::SPURIOUS_FULL, "clause 2: an idle lane refused its first receive");
+    assert!(waiting.len() <= window, "more receives were accepted than Limits::window = {window}");
+    rig.abort(b);
+    rig.settle(&waiting);
+
     let src = Buffer::new(1, 0);
     let slice = Slice { addr: src.addr(), len: 1, region: None };
     // SAFETY: nothing is lent, since the lane does not exist.

@@ -59,19 +59,21 @@ impl Level {
     pub fn available() -> &'static [Level] {
         static AVAILABLE: OnceLock<Vec<Level>> = OnceLock::new();
         AVAILABLE.get_or_init(|| {
-            let mut levels = vec![Level::Portable];
-            #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c") {
-                levels.push(Level::Avx2);
-                if is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx512dq")
-                {
-                    levels.push(Level::Avx512);
-                }
-            }
-            levels
+            let levels = [
+                (Level::Portable, true),
+                #[cfg(target_arch = "x86_64")]
+                (Level::Avx2, is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")),
+                #[cfg(target_arch = "x86_64")]
+                (
+                    Level::Avx512,
+                    is_x86_feature_detected!("avx512f")
+                        && is_x86_feature_detected!("avx512bw")
+                        && is_x86_feature_detected!("avx512vl")
+                        && is_x86_feature_detected!("avx512dq"),
+                ),
+            ];
+            // Each level counts on the ones below.
+            levels.into_iter().take_while(|level| level.1).map(|level| level.0).collect()
         })
     }
     /// The fastest level that this CPU has: what [`reduce`] uses.

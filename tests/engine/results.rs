@@ -1,7 +1,6 @@
-//! The engine over `mem`, all ranks in one thread and in virtual time: results, overlap, faults, stalls.
+//! Results, overlap and stalls.
 
-mod simulation;
-
+use crate::simulation::{Buffers, Cluster, route};
 use rondel::{
     algo,
     engine::{EngineConfig, OperationId, Route},
@@ -9,7 +8,6 @@ use rondel::{
     {DataType, Error, ReduceOp},
 };
 use rondel_mem::MemConfig;
-use simulation::{Buffers, Cluster, route};
 
 /// Every collective that an algorithm does, with roots at both ends.
 fn cases(n: u32) -> Vec<(&'static algo::Algorithm, Collective, Shape)> {

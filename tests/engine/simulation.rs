@@ -106,6 +106,42 @@ impl Cluster {
         ranks.iter().map(submit).collect()
     }
 
+    /// Every rank's part of a call, without starting it.
+    pub(crate) fn submissions(&self, buffers: &mut Buffers, op: ReduceOp) -> Vec<Submission> {
+        (0..self.engines.len()).map(|rank| buffers.submission(rank, op)).collect()
+    }
+
+    /// Starts a call on every rank and runs it to its end.
+    pub(crate) fn run(&mut self, submissions: &[Submission]) {
+        let mut started = [None; 64];
+        for (rank, submission) in submissions.iter().enumerate() {
+            // SAFETY: the buffers outlive the call, which is over when this returns.
+            let submitted = unsafe { self.engines[rank].submit(self.comms[rank], *submission) };
+            started[rank] = Some(submitted.expect("the communicator is healthy"));
+        }
+        for _ in 0..10_000_000 {
+            let mut over = 0;
+            for rank in 0..submissions.len() {
+                let Some(operation) = started[rank] else {
+                    over += 1;
+                    continue;
+                };
+                self.engines[rank].step(self.now);
+                if self.engines[rank].has_commands() {
+                    self.deliver(rank);
+                }
+                if let Some(outcome) = self.engines[rank].take_outcome(operation) {
+                    outcome.expect("it goes well");
+                    started[rank] = None;
+                }
+            }
+            if over == submissions.len() {
+                return;
+            }
+        }
+        panic!("not over: {:?}", self.engines);
+    }
+
     /// One look of every rank. Returns whether anything moved.
     pub(crate) fn step(&mut self) -> bool {
         let mut moved = false;

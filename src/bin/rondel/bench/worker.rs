@@ -1,0 +1,152 @@
+//! One rank of a run.
+
+use super::{
+    args::{BenchArgs, Bind, Member},
+    cell::{Cell, Place},
+    measure::{Timing, measure},
+    meeting::{Meeting, OverCommunicator},
+    operation::Operation,
+    report::{Files, Report},
+    row::{Row, Way},
+    settings::Settings,
+    shared::{self, Shared},
+};
+use crate::{affinity, moment, size::Bytes, stop::Stop};
+use rondel::{
+    Communicator,
+    bootstrap::{Rendezvous, UniqueId},
+};
+use std::time::Duration;
+
+/// Whether all values were right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// All of them.
+    Right,
+    /// Some were not, on some rank.
+    Wrong,
+}
+
+/// A rank that this program started. Its error also goes to the parent.
+pub(crate) fn run_member(args: &BenchArgs, settings: &Settings, member: Member) -> Result<Verdict, Stop> {
+    if args.bind != Bind::None {
+        affinity::bind_to_nth_core(member.rank)
+            .map_err(|e| Stop::Failed(format!("cannot bind to a core: {e}; use --bind none")))?;
+    }
+    let shared = Shared::inherit(member.descriptor, member.nranks)
+        .map_err(|e| Stop::Failed(format!("cannot map the memory that the parent shares: {e}")))?;
+    let work = || {
+        let id = UniqueId::from_bytes(&shared.unique_id()).map_err(|e| Stop::Failed(e.to_string()))?;
+        let rendezvous = Rendezvous::unique_id(&id, member.rank, member.nranks)
+            .map_err(|e| Stop::Failed(e.to_string()))?;
+        let files = files(args, member.rank)?;
+        let comm = connect(args, rendezvous)?;
+        sweep(args, settings, &comm, files, &mut shared::Place::new(&shared, member.rank))
+    };
+    let result = work();
+    if let Err(stop) = &result {
+        shared.report(member.rank, stop);
+    }
+    result
+}
+
+/// A rank that a launcher started.
+pub(crate) fn run_joined(
+    args: &BenchArgs,
+    settings: &Settings,
+    rendezvous: Rendezvous,
+) -> Result<Verdict, Stop> {
+    settings.check_ranks(rendezvous.nranks())?;
+    let files = files(args, rendezvous.rank())?;
+    let comm = connect(args, rendezvous)?;
+    let mut meeting = OverCommunicator::new(&comm);
+    sweep(args, settings, &comm, files, &mut meeting)
+}
+
+/// Rank 0 writes.
+fn files(args: &BenchArgs, rank: u32) -> Result<Files, Stop> {
+    if rank == 0 { Files::create(args) } else { Ok(Files::default()) }
+}
+
+fn connect(args: &BenchArgs, rendezvous: Rendezvous) -> Result<Communicator, Stop> {
+    let mut builder = Communicator::builder();
+    if let Some(transport) = &args.transport {
+        builder = builder.transport(transport);
+    }
+    if let Some(algorithm) = &args.algorithm {
+        builder = builder.algorithm(algorithm);
+    }
+    if let Some(channels) = args.channels {
+        builder = builder.channels(channels);
+    }
+    if args.timeout > 0 {
+        builder = builder.timeout(Duration::from_secs(args.timeout));
+    }
+    Ok(builder.connect(rendezvous)?)
+}
+
+/// Measures everything that was asked for.
+fn sweep(
+    args: &BenchArgs,
+    settings: &Settings,
+    comm: &Communicator,
+    files: Files,
+    meeting: &mut impl Meeting,
+) -> Result<Verdict, Stop> {
+    let cells = settings.cells(comm.nranks());
+    let steps = cells.len() as u64 * args.run_cycles;
+    let mut report = match comm.rank() {
+        0 => Some(Report::start(args, settings, files, comm.members(), steps)?),
+        _ => None,
+    };
+    let mut verdict = Verdict::Right;
+    let mut cycle = 0;
+    while args.run_cycles == 0 || cycle < args.run_cycles {
+        for cell in &cells {
+            if let Some(report) = &report {
+                report.begin(format!("{} {}", settings.test.name(), Bytes(cell.bytes)));
+            }
+            let row = measure_cell(args, settings, comm, *cell, meeting)?;
+            if row.timings().any(|(_, timing)| timing.wrong.is_some_and(|wrong| wrong > 0)) {
+                verdict = Verdict::Wrong;
+            }
+            if let Some(report) = &mut report {
+                report.add(&row)?;
+            }
+        }
+        cycle += 1;
+    }
+    if let Some(mut report) = report {
+        if args.memory {
+            let stats = comm.stats();
+            let held = Bytes(stats.memory_bytes);
+            report.remark(&format!("Memory of rank 0's communicator: {held} with {} lanes", stats.lanes))?;
+        }
+        report.finish(settings.test.name())?;
+    }
+    Ok(verdict)
+}
+
+fn measure_cell(
+    args: &BenchArgs,
+    settings: &Settings,
+    comm: &Communicator,
+    cell: Cell,
+    meeting: &mut impl Meeting,
+) -> Result<Row, Stop> {
+    let mut timing = |place| -> Result<Option<Timing>, Stop> {
+        if !settings.places.contains(&place) {
+            return Ok(None);
+        }
+        let mut operation = Operation::new(comm, cell, place, args.unalign);
+        measure(&mut operation, meeting, &settings.schedule).map(Some)
+    };
+    let (out, in_place) = (timing(Place::Out)?, timing(Place::In)?);
+    let choice = comm.explain(cell.test.collective(), cell.dtype, cell.count);
+    let way = Way {
+        algorithm: choice.algorithm.to_owned(),
+        channels: choice.channels,
+        transport: choice.transport,
+    };
+    Ok(Row { cell, out, in_place, way, finished: moment::now() })
+}

@@ -1,0 +1,3 @@
+mod pages;
+mod reports;
+mod sockets;
