@@ -113,6 +113,7 @@ impl Builder {
             suspicion: env.suspicion,
         })?;
         let (endpoints, tried) = self.open(&env, &rendezvous, &watcher)?;
+        let ports: Vec<String> = endpoints.iter().map(|e| format!("{} ({})", e.transport, e.port)).collect();
         let card = Card { adverts: endpoints.iter().map(|e| e.endpoint.advert()).collect() };
         let deadline = started + self.join_timeout.unwrap_or(env.join_timeout);
         let abort = self.abort.clone().unwrap_or_default();
@@ -144,7 +145,7 @@ impl Builder {
             comm.rank(),
             comm.nranks(),
             comm.inner.id,
-            comm.inner.transport,
+            ports.join(", "),
             comm.inner.shape.nhosts(),
             started.elapsed().as_secs_f64() * 1e3,
             comm.inner.tuner.summary()
@@ -202,7 +203,9 @@ impl Builder {
                 }
             };
             match transport.open(&port, &config) {
-                Ok(endpoint) => endpoints.push(Open { endpoint, transport: transport.name() }),
+                Ok(endpoint) => {
+                    endpoints.push(Open { endpoint, transport: transport.name(), port: port.name });
+                }
                 Err(error) => tried.push((transport.name().to_owned(), format!("{}: {error}", port.name))),
             }
         }
@@ -216,6 +219,7 @@ impl Builder {
 struct Open {
     endpoint: Box<dyn Endpoint>,
     transport: &'static str,
+    port: String,
 }
 
 fn built_in() -> Vec<Arc<dyn Transport>> {

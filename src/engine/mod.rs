@@ -250,7 +250,6 @@ pub struct Engine {
     pub(crate) commands: Vec<Command>,
     pub(crate) page: Option<Arc<StatusPage>>,
     pub(crate) lost: Vec<vigil::LostLane>,
-    pub(crate) gone: Vec<Rank>,
     pub(crate) unfinished: u32,
     pub(crate) now: Duration,
 }
@@ -308,7 +307,6 @@ impl Engine {
             commands: Vec::new(),
             page,
             lost: Vec::new(),
-            gone: Vec::new(),
             unfinished: 0,
             now: Duration::ZERO,
         }
@@ -472,8 +470,10 @@ impl Engine {
         if let (Some(page), Some(slot)) = (&self.page, comm.slot.take()) {
             page.close_slot(slot);
         }
-        for (_, prepared) in comm.prepared.drain() {
-            self.prepared[prepared as usize] = None;
+        for prepared in comm.prepared.drain().map(|(_, slot)| slot as usize) {
+            if self.prepared[prepared].as_ref().is_some_and(Prepared::is_unused) {
+                self.prepared[prepared] = None;
+            }
         }
         comm.last = None;
         for &lane in comm.lanes.values() {

@@ -73,6 +73,13 @@ pub(crate) struct Prepared {
     users: u32,
 }
 
+impl Prepared {
+    /// No operation uses it.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.users == 0
+    }
+}
+
 /// One execution in flight: a round of an operation on one channel.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -185,7 +192,7 @@ impl Engine {
         }
         let prepared = &mut self.prepared;
         self.comms[comm].prepared.retain(|_, &mut slot| {
-            let keep = prepared[slot as usize].as_ref().is_some_and(|p| p.users > 0);
+            let keep = prepared[slot as usize].as_ref().is_some_and(|p| !p.is_unused());
             if !keep {
                 prepared[slot as usize] = None;
             }

@@ -97,24 +97,33 @@ impl Engine {
         }
     }
 
-    /// Ends lanes whose cause nobody named in time.
+    /// Ends communicators that lost a lane, where nobody named a cause in time. A peer that said goodbye is missed only by
+    /// operations that wait for it.
     fn judge_lost_lanes(&mut self) {
         let (now, grace) = (self.now, self.config.grace);
-        let due: Vec<LostLane> = {
-            let (due, rest) = std::mem::take(&mut self.lost)
-                .into_iter()
-                .partition(|l| now.saturating_sub(l.since) >= grace);
-            self.lost = rest;
-            due
-        };
-        for LostLane { comm, peer, error, .. } in due {
-            let needed = self.operations.iter().flatten().any(|o| o.comm == comm && o.outcome.is_none());
+        let lost = std::mem::take(&mut self.lost);
+        let due = |lost: &LostLane| now.saturating_sub(lost.since) >= grace;
+        for LostLane { comm, peer, error, .. } in lost.iter().filter(|lost| due(lost)) {
             match error {
-                Some(error) => self.fail(comm, Cause::LaneLost { peer, error }, true),
-                None if needed => self.fail(comm, Cause::Left { rank: peer }, true),
+                Some(error) => self.fail(*comm, Cause::LaneLost { peer: *peer, error: error.clone() }, true),
+                None if self.is_missed(*comm, *peer) => self.fail(*comm, Cause::Left { rank: *peer }, true),
                 None => {}
             }
         }
+        self.lost.extend(lost.into_iter().filter(|lost| {
+            let comm = &self.comms[lost.comm];
+            comm.failure.is_none() && !comm.closed
+        }));
+    }
+
+    /// Whether an operation has waited for a peer for longer than the grace.
+    fn is_missed(&self, comm: usize, peer: Rank) -> bool {
+        let waiting = self.operations.iter().enumerate().filter_map(|(slot, operation)| {
+            let operation = operation.as_ref().filter(|o| o.comm == comm && o.outcome.is_none())?;
+            let long = self.now.saturating_sub(operation.vigil.moved) >= self.config.grace;
+            long.then_some(OperationId { slot: slot as u32, generation: operation.generation })
+        });
+        waiting.into_iter().any(|id| self.waits_for(id).0.contains(&peer))
     }
 
     /// Asks those whom an operation waits for (or everybody) what they are doing.
@@ -162,12 +171,19 @@ impl Engine {
     fn waits_for(&self, id: OperationId) -> (Vec<Rank>, Option<(u32, bool)>) {
         let mut peers = Vec::new();
         let mut first = None;
+        let mut add = |(step, lane): (u32, Lane)| {
+            first = first.or(Some((step, matches!(lane, Lane::Recv(_)))));
+            if !peers.contains(&lane.peer()) {
+                peers.push(lane.peer());
+            }
+        };
         for run in self.runs.iter().flatten().filter(|run| run.operation == id) {
-            for (step, lane) in waiting_lanes(run) {
-                first = first.or(Some((step, matches!(lane, Lane::Recv(_)))));
-                if !peers.contains(&lane.peer()) {
-                    peers.push(lane.peer());
-                }
+            run.execution.waiting_for().flat_map(|action| lanes_of(run, action.step)).for_each(&mut add);
+        }
+        // A lane that does not stand yet, or no more, refuses.
+        for &(run, step) in &self.refused {
+            if let Some(run) = self.runs[run.0 as usize].as_ref().filter(|run| run.operation == id) {
+                lanes_of(run, step).for_each(&mut add);
             }
         }
         (peers, first)
@@ -195,7 +211,7 @@ impl Engine {
 
     fn warn(&mut self, id: OperationId) {
         let Some(waiting) = self.waiting(id) else { return };
-        let what = self.operation(id).map(|o| self.findings(o.comm, &o.vigil.answers, o.submission.call.seq));
+        let what = self.operation(id).map(|o| self.findings(o.comm, &o.vigil.answers, &o.submission.call));
         let findings: Vec<String> =
             what.unwrap_or_default().iter().map(|(rank, what)| format!("rank {rank}: {what}")).collect();
         tracing::warn!("{waiting}; {}", findings.join("; "));
@@ -229,26 +245,13 @@ impl Engine {
     }
 
     /// What the answers say about the ranks that did not do their part, culprits first.
-    fn findings(&self, comm: usize, answers: &[Answer], seq: u64) -> Vec<(Rank, String)> {
+    fn findings(&self, comm: usize, answers: &[Answer], call: &Call) -> Vec<(Rank, String)> {
         let mut found: Vec<(u8, Rank, String)> = answers
             .iter()
             .filter_map(|answer| self.comms[comm].rank_of(answer.about).map(|rank| (rank, answer)))
             .map(|(rank, answer)| {
-                let entered = answer.entered >= seq;
-                let last = if answer.entered == 0 {
-                    "has not entered any collective".to_owned()
-                } else {
-                    format!("its last collective is #{}, #{} is complete", answer.entered, answer.completed)
-                };
-                match (&answer.liveness, entered) {
-                    (Liveness::Stopped, false) => {
-                        (0, rank, format!("stopped by a signal, has not entered #{seq} ({last})"))
-                    }
-                    (Liveness::Stopped, true) => (0, rank, format!("stopped by a signal within #{seq}")),
-                    (Liveness::NoAnswer, _) => (1, rank, "does not answer".to_owned()),
-                    (Liveness::Alive, false) => (2, rank, format!("alive, has not entered #{seq} ({last})")),
-                    (Liveness::Alive, true) => (3, rank, format!("alive, has entered #{seq} and waits too")),
-                }
+                let (order, what) = finding(answer, call);
+                (order, rank, what)
             })
             .collect();
         found.sort();
@@ -258,7 +261,7 @@ impl Engine {
     fn fail_deadline(&mut self, id: OperationId) {
         let Some(operation) = self.operation(id) else { return };
         let (comm, after) = (operation.comm, self.now.saturating_sub(operation.vigil.started));
-        let mut peers = self.findings(comm, &operation.vigil.answers, operation.submission.call.seq);
+        let mut peers = self.findings(comm, &operation.vigil.answers, &operation.submission.call);
         if peers.is_empty() {
             peers = self.waits_for(id).0.into_iter().map(|rank| (rank, "waited for".to_owned())).collect();
         }
@@ -313,9 +316,6 @@ impl Engine {
 
     /// A rank of the job said goodbye.
     pub(super) fn handle_left(&mut self, job_rank: Rank) {
-        if !self.gone.contains(&job_rank) {
-            self.gone.push(job_rank);
-        }
         for comm in 0..self.comms.len() {
             let Some(peer) = self.comms[comm].rank_of(job_rank) else { continue };
             if self.comms[comm].failure.is_none() && !self.comms[comm].closed {
@@ -427,12 +427,33 @@ impl super::Comm {
     }
 }
 
-/// Steps that were started and are not over, with the lanes that they wait on.
-fn waiting_lanes(run: &Run) -> impl Iterator<Item = (u32, Lane)> + '_ {
-    run.execution.waiting_for().flat_map(move |action| {
-        let lanes = run.plan.step_lanes(action.step).iter();
-        lanes.map(move |lane| (action.step, run.plan.lanes()[lane.0 as usize]))
-    })
+/// What an answer says about a rank, and how much it is to blame: 0 most.
+fn finding(answer: &Answer, call: &Call) -> (u8, String) {
+    let name = call.collective.name();
+    let last = match answer.entered {
+        0 => "it has not entered any collective".to_owned(),
+        last => format!("its last collective is #{last}, #{} is complete", answer.completed),
+    };
+    let state = match answer.liveness {
+        Liveness::Alive => "alive",
+        Liveness::Stopped => "stopped by a signal",
+        Liveness::NoAnswer => return (1, "does not answer".to_owned()),
+    };
+    let stopped = answer.liveness == Liveness::Stopped;
+    // Sends and receives have numbers of their own.
+    if matches!(call.collective, Collective::Send | Collective::Recv) {
+        return (if stopped { 0 } else { 2 }, format!("{state}; {last}"));
+    }
+    if answer.entered >= call.seq {
+        let order = if stopped { 0 } else { 3 };
+        return (order, format!("{state}, has entered {name} #{} and is not through", call.seq));
+    }
+    (if stopped { 0 } else { 2 }, format!("{state}, has not entered {name} #{} ({last})", call.seq))
+}
+
+/// The lanes of a step.
+fn lanes_of(run: &Run, step: u32) -> impl Iterator<Item = (u32, Lane)> + '_ {
+    run.plan.step_lanes(step).iter().map(move |lane| (step, run.plan.lanes()[lane.0 as usize]))
 }
 
 fn describe(run: &Run, step: u32) -> String {
