@@ -29,9 +29,9 @@ pub(crate) fn prepare(stream: &TcpStream, silence: Duration) -> io::Result<()> {
 
 /// How long the peer's kernel has not answered although it should have; `None` while it answers.
 ///
-/// A peer whose process does not read answers our window probes, ever more rarely since they back off: so the age of the
-/// last acknowledgement counts only once a retransmission went unanswered (older than the current timeout) or a probe
-/// is out. A probe may be out for a round trip by chance: judge on two looks in a row.
+/// A peer whose process does not read answers our window probes, ever more rarely since they back off, and leaves out an
+/// answer now and then: so the age of the last acknowledgement counts only once a retransmission (older than the current
+/// timeout) or a second probe in a row went unanswered. Judge on two looks in a row.
 pub(crate) fn silent_for(stream: &TcpStream) -> Option<Duration> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -46,7 +46,7 @@ pub(crate) fn silent_for(stream: &TcpStream) -> Option<Duration> {
     let age = Duration::from_millis(info.tcpi_last_ack_recv.into());
     let timeout = Duration::from_micros(info.tcpi_rto.into());
     let unanswered = info.tcpi_unacked > 0 && age > timeout + timeout / 8;
-    (unanswered || info.tcpi_probes > 0).then_some(age)
+    (unanswered || info.tcpi_probes > 1).then_some(age)
 }
 
 /// Bytes that the peer's kernel has not acknowledged, our end of the stream included. 0 where the kernel does not say.

@@ -98,7 +98,7 @@ fn welcome(mut stream: &TcpStream) -> Option<Hello> {
 }
 
 /// The client's side of a handshake, blocking: what somebody with the key could do.
-#[allow(dead_code, reason = "only some of the test binaries intrude")]
+#[allow(dead_code, reason = "the benches and the suite do not intrude")]
 pub(crate) fn enter(address: SocketAddr, hello: Hello) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("connected");
     let mut handshake = Handshake::client(&KEY, hello);
