@@ -144,7 +144,9 @@ enum Phase {
         until: Instant,
         lost: bool,
     },
-    Up { since: Instant },
+    Up {
+        since: Instant,
+    },
 }
 
 impl Membership {
