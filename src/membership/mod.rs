@@ -30,9 +30,13 @@ use std::{
 /// How long a goodbye may take to arrive after its process was seen to end: by an end that a process which has left would
 /// hardly take, and by one that it might.
 const GRACE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(500));
+/// How long a refused connection waits for those who can see how the process ended.
+const BETTER_KNOWLEDGE: Duration = Duration::from_millis(50);
+/// A link that was open for this long would have carried its peer's goodbye; a younger one may have come too late for it.
+const TRUSTED: Duration = Duration::from_millis(500);
 /// How long after a departure an end of the second kind counts as another one: when many leave together, those who would
-/// pass a goodbye on may be gone before it reaches them.
-const DEPARTURES: Duration = Duration::from_secs(2);
+/// pass a goodbye on may be gone before it reaches them. Covers two courtesies, a refused call and its grace.
+const DEPARTURES: Duration = Duration::from_secs(4);
 /// How long the rank that should connect has before the other one does it. Also how long after a departure the links are
 /// completed anew: when all leave together, nobody needs new ones.
 const COURTESY: Duration = Duration::from_secs(1);
@@ -131,7 +135,7 @@ struct Link {
 enum Phase {
     /// The peer should connect, until then.
     Expected(Instant),
-    /// This rank is connecting; `lost`: there was a link before, which closed without a goodbye.
+    /// This rank is connecting; `lost`: there was a link before that would have carried a goodbye, and closed without one.
     Dialling {
         lost: bool,
     },
@@ -140,7 +144,9 @@ enum Phase {
         until: Instant,
         lost: bool,
     },
-    Up,
+    Up {
+        since: Instant,
+    },
 }
 
 impl Membership {
@@ -172,7 +178,7 @@ impl Membership {
     }
     /// Every rank that should know of this one's leaving has a link over which it is told.
     pub(crate) fn is_linked(&self) -> bool {
-        self.links.values().all(|link| link.phase == Phase::Up)
+        self.links.values().all(|link| matches!(link.phase, Phase::Up { .. }))
     }
 
     /// A link is open for messages, whoever opened it.
@@ -181,7 +187,7 @@ impl Membership {
             return;
         }
         let beat = now + self.pace.heartbeat;
-        self.links.insert(rank, Link { phase: Phase::Up, heard: now, beat, examining: false });
+        self.links.insert(rank, Link { phase: Phase::Up { since: now }, heard: now, beat, examining: false });
         let failed = self.failures.values().cloned().map(News::Failed);
         let own = self.leaving.then_some(News::Left(self.me));
         let known: Vec<News> =
@@ -195,9 +201,11 @@ impl Membership {
             return;
         }
         let Some(link) = self.links.get_mut(&rank) else { return };
-        link.phase = Phase::Dialling { lost: true };
+        let lost = matches!(link.phase, Phase::Up { since } if now.duration_since(since) >= TRUSTED);
+        link.phase = Phase::Dialling { lost };
         match self.condemned.remove(&rank) {
-            Some(sentence) => self.fail(sentence.cause, now),
+            Some(sentence) if lost => self.fail(sentence.cause, now),
+            Some(sentence) => drop(self.condemned.insert(rank, sentence)),
             None => self.actions.push_back(Action::Dial(rank)),
         }
     }
@@ -212,7 +220,8 @@ impl Membership {
         link.phase = Phase::Pausing { until: now + REDIAL, lost };
         if refused {
             let how = "its host refuses connections to it: its process has ended".to_owned();
-            self.condemn(rank, Cause::ProcessEnded { rank, how }, !lost, now);
+            let grace = if lost { BETTER_KNOWLEDGE } else { GRACE.1 };
+            self.condemn(rank, Cause::ProcessEnded { rank, how }, !lost, now + grace);
         }
     }
     /// A sign of life came over a link.
@@ -223,7 +232,16 @@ impl Membership {
     }
     /// The end of a process was seen. `doubtful`: a rank that has left may end like this.
     pub(crate) fn handle_process_end(&mut self, rank: Rank, how: String, doubtful: bool, now: Instant) {
-        self.condemn(rank, Cause::ProcessEnded { rank, how }, doubtful, now);
+        let silenced = self.links.get(&rank).is_some_and(|link| {
+            matches!(link.phase, Phase::Dialling { lost: true } | Phase::Pausing { lost: true, .. })
+        });
+        let cause = Cause::ProcessEnded { rank, how };
+        if silenced {
+            self.fail(cause, now);
+        } else {
+            let grace = if doubtful { GRACE.1 } else { GRACE.0 };
+            self.condemn(rank, cause, doubtful, now + grace);
+        }
     }
     /// The answer to [`Action::Examine`].
     pub(crate) fn handle_sight(&mut self, rank: Rank, sight: Sight, now: Instant) {
@@ -266,7 +284,7 @@ impl Membership {
         let links = self.links.values().flat_map(|link| {
             let silent = (!link.examining && !self.leaving).then_some(link.heard + self.pace.suspicion);
             let phase = match link.phase {
-                Phase::Up => Some(link.beat),
+                Phase::Up { .. } => Some(link.beat),
                 Phase::Expected(until) | Phase::Pausing { until, .. } => Some(until),
                 Phase::Dialling { .. } => None,
             };
@@ -287,7 +305,7 @@ impl Membership {
         let judging = !self.leaving;
         for (&rank, link) in &mut self.links {
             match link.phase {
-                Phase::Up if link.beat <= now => {
+                Phase::Up { .. } if link.beat <= now => {
                     link.beat = now + self.pace.heartbeat;
                     self.actions.push_back(Action::Heartbeat(rank));
                 }
@@ -319,18 +337,11 @@ impl Membership {
         self.last_turn = now;
     }
 
-    fn condemn(&mut self, rank: Rank, cause: Cause, doubtful: bool, now: Instant) {
+    fn condemn(&mut self, rank: Rank, cause: Cause, doubtful: bool, due: Instant) {
         if self.is_gone(rank) || self.leaving {
             return;
         }
-        // A link that has closed would have carried the goodbye before its end.
-        let silenced = self.links.get(&rank).is_some_and(|link| {
-            matches!(link.phase, Phase::Dialling { lost: true } | Phase::Pausing { lost: true, .. })
-        });
-        if silenced {
-            self.fail(cause, now);
-        } else if self.condemned.get(&rank).is_none_or(|earlier| earlier.doubtful && !doubtful) {
-            let due = now + if doubtful { GRACE.1 } else { GRACE.0 };
+        if self.condemned.get(&rank).is_none_or(|earlier| earlier.doubtful && !doubtful) {
             self.condemned.insert(rank, Sentence { due, cause, doubtful });
         }
     }
@@ -391,7 +402,7 @@ impl Membership {
 
     fn spread(&mut self, news: &News, except: Option<Rank>) {
         for (&to, link) in &self.links {
-            if link.phase == Phase::Up && Some(to) != except {
+            if matches!(link.phase, Phase::Up { .. }) && Some(to) != except {
                 self.actions.push_back(Action::Send { to, news: news.clone() });
             }
         }
