@@ -94,7 +94,7 @@ fn explain(args: &ExplainArgs) -> Result<String, Stop> {
         None => Sweep::new(8, 1 << 30, Step::Factor(4)).map_err(Stop::Usage)?.sizes().collect(),
     };
     let mut text = format!(
-        "# {} of {} ranks on {} hosts over {}; * is chosen, times are predicted\n{:>10}  {:<18} {:>8} {:>12}\n",
+        "# {} of {} ranks on {} hosts over {} (*: chosen); times are predicted\n{:>10}  {:<18} {:>8} {:>12}\n",
         args.collective.name(),
         args.ranks,
         args.hosts,
@@ -142,7 +142,8 @@ mod tests {
         let text = explain(&parse("all_reduce --ranks 4 --size 1M").unwrap()).unwrap();
         assert_eq!(text.lines().filter(|line| line.contains(" *")).count(), 1, "{text}");
         assert!(
-            text.starts_with("# all_reduce of 4 ranks on 1 hosts over tcp;") && text.contains("ring"),
+            text.starts_with("# all_reduce of 4 ranks on 1 hosts over tcp (*: chosen);")
+                && text.contains("ring"),
             "{text}"
         );
         let sweep = explain(&parse("all_reduce --ranks 8 --hosts 2 --sizes").unwrap()).unwrap();
