@@ -1,22 +1,35 @@
 //! What the library logs, on standard error.
 
 use crate::stop::Stop;
-use std::io::IsTerminal;
+use rondel::env::Env;
+use std::io::{IsTerminal, stderr};
 use tracing_subscriber::EnvFilter;
 
-/// Variable that says what is logged: `info`, `debug`, `rondel=trace`, ...
-const VARIABLE: &str = "RONDEL_LOG";
-
 /// Starts logging by `RONDEL_LOG`; warnings by default.
-pub(crate) fn start() -> Result<(), Stop> {
-    let wish = std::env::var(VARIABLE).unwrap_or_else(|_| "warn".to_owned());
-    let filter = EnvFilter::try_new(&wish).map_err(|e| {
+pub(crate) fn start(env: &Env) -> Result<(), Stop> {
+    let wish = env.log.as_deref().unwrap_or("warn");
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter(wish)?).with_writer(stderr);
+    subscriber.with_ansi(stderr().is_terminal()).init();
+    Ok(())
+}
+
+fn filter(wish: &str) -> Result<EnvFilter, Stop> {
+    EnvFilter::try_new(wish).map_err(|e| {
         Stop::Usage(format!(
-            "{VARIABLE}={wish:?} is no filter ({e}): use error, warn, info, debug or trace, or a list such as \
+            "RONDEL_LOG={wish:?} is no filter ({e}): use error, warn, info, debug or trace, or a list such as \
              rondel=debug,info"
         ))
-    })?;
-    let ansi = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
-    Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_levels_and_lists() {
+        assert!(filter("info").is_ok() && filter("rondel=debug,warn").is_ok());
+        let error = filter("rondel=loud").unwrap_err().to_string();
+        assert!(error.contains("\"rondel=loud\"") && error.contains("debug or trace"), "{error}");
+    }
 }

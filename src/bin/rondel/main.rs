@@ -5,13 +5,18 @@
 
 mod affinity;
 mod bench;
+mod collective;
+mod explain;
 mod logging;
 mod memory;
 mod moment;
 mod size;
+mod status;
 mod stop;
+mod verify;
 
 use clap::{Parser, Subcommand};
+use rondel::env::Env;
 use std::{io::Write, process::ExitCode};
 use stop::Stop;
 
@@ -27,28 +32,37 @@ struct Cli {
 enum Command {
     /// Measures a collective between processes, and checks every element of it.
     Bench(Box<bench::BenchArgs>),
+    /// Shows which algorithm a collective is done with, and what the others would cost.
+    Explain(explain::ExplainArgs),
+    /// Proves the algorithms.
+    Verify(verify::VerifyArgs),
+    /// Shows what the running jobs of this host are doing, and who waits for whom.
+    Status(status::StatusArgs),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let status = logging::start().and_then(|()| match &cli.command {
-        Command::Bench(args) => bench::run(args),
-    });
-    match status {
+    match run(&cli) {
         Ok(status) => ExitCode::from(status),
         Err(stop) => {
-            complain(&cli, &stop);
+            // The parent of a rank collects what its ranks say.
+            if !matches!(&cli.command, Command::Bench(args) if args.member.is_some()) {
+                // There is nowhere left to say that standard error is closed.
+                let _ =
+                    writeln!(std::io::stderr(), "rondel: {}", stop.to_string().replace('\n', "\nrondel: "));
+            }
             ExitCode::from(stop.code())
         }
     }
 }
 
-/// Says why the command ends. A rank that this program started has told its parent already.
-fn complain(cli: &Cli, stop: &Stop) {
-    let Command::Bench(args) = &cli.command;
-    if args.member.is_none() {
-        // There is nowhere left to say that standard error is closed.
-        let _ = stop.to_string().lines().try_for_each(|line| writeln!(std::io::stderr(), "rondel: {line}"));
+fn run(cli: &Cli) -> Result<u8, Stop> {
+    logging::start(&Env::from_process().map_err(|e| Stop::Usage(e.to_string()))?)?;
+    match &cli.command {
+        Command::Bench(args) => bench::run(args),
+        Command::Explain(args) => explain::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Status(args) => status::run(args),
     }
 }
 

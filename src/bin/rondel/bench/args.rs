@@ -184,7 +184,6 @@ impl std::fmt::Display for Member {
 /// Flags of nccl-tests that mean nothing for blocking calls on host memory. Each is accepted with the value that
 /// switches it off, so that scripts keep working.
 #[derive(Args, Clone, Debug)]
-#[expect(missing_docs, reason = "nccl-tests' names")]
 pub(crate) struct Foreign {
     #[arg(short = 't', long, hide = true)]
     nthreads: Option<String>,

@@ -132,7 +132,7 @@ impl Collector {
             version: env!("CARGO_PKG_VERSION"),
             library: "rondel",
             start_time: moment::utc(moment::now()),
-            args: std::env::args().collect(),
+            args: std::env::args().take_while(|arg| arg != "--member").collect(),
             env: std::env::vars().filter(|(name, _)| is_shown(name)).collect(),
             nccl_version: None,
             devices: (0..).zip(members).map(device).collect(),

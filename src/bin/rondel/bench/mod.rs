@@ -39,10 +39,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8, Stop> {
     if let Some(member) = args.member {
         return worker::run_member(args, &settings, member).map(exit_status);
     }
-    if args.ranks.is_none()
-        && let Some(rendezvous) = Rendezvous::from_env_if_any().map_err(|e| Stop::Failed(e.to_string()))?
-    {
-        return worker::run_joined(args, &settings, rendezvous).map(exit_status);
+    if args.ranks.is_none() {
+        let found = Rendezvous::from_env_if_any().map_err(|e| {
+            Stop::Failed(format!("{e}. Or give --ranks N, which starts N processes on this host instead"))
+        })?;
+        if let Some(rendezvous) = found {
+            return worker::run_joined(args, &settings, rendezvous).map(exit_status);
+        }
     }
     let nranks = match args.ranks {
         Some(nranks) => nranks,

@@ -15,8 +15,10 @@ use std::ops::Range;
 /// How the values of one measurement depend on rank, block and index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// `1 + rank + index % spread`, times `unit`.
+    /// `1 + rank + index % spread`, and one more on rank 0, so that no rank's input is the average; times `unit`.
     Dense { spread: usize, unit: i64 },
+    /// `1 + 3 * rank^2 + index % spread`: the average is not what the rank in the middle put in.
+    Steep { spread: usize },
     /// 1, and up to 2 more from one rank per element.
     Ones,
     /// 0, except for `1 + index % 5` from one rank per element.
@@ -50,7 +52,7 @@ impl Pattern {
         };
         let n = nranks as usize;
         let period = match shape {
-            Shape::Dense { spread, .. } => spread,
+            Shape::Dense { spread, .. } | Shape::Steep { spread } => spread,
             Shape::Ones => 3 * n,
             Shape::Lonely => 5 * n,
             Shape::Factors => 8 * n,
@@ -116,7 +118,8 @@ impl Pattern {
         let (r, b, i) = (i64::from(rank), i64::from(block), index as i64);
         let n = i64::from(self.nranks);
         match self.shape {
-            Shape::Dense { spread, unit } => (1 + r + i % spread as i64) * unit,
+            Shape::Dense { spread, unit } => (1 + r + i64::from(r == 0) + i % spread as i64) * unit,
+            Shape::Steep { spread } => 1 + 3 * r * r + i % spread as i64,
             Shape::Ones => 1 + if i / 3 % n == r { i % 3 } else { 0 },
             Shape::Lonely if i / 5 % n == r => 1 + i % 5,
             Shape::Lonely => 0,
@@ -158,9 +161,10 @@ fn shape_for(dtype: DataType, op: Op, nranks: u32) -> Shape {
         Op::Prod | Op::Min if dtype == DataType::Bool => Shape::Flag { most: true },
         Op::Prod => Shape::Factors,
         Op::Min | Op::Max => Shape::Mixed { modulus: distinct_values(dtype).min(97) },
-        Op::Sum | Op::Avg | Op::MulSum if !dtype.is_float() => Shape::Dense { spread: 251, unit: 1 },
+        Op::Avg if !dtype.is_float() => Shape::Steep { spread: 251 },
+        Op::Sum | Op::MulSum if !dtype.is_float() => Shape::Dense { spread: 251, unit: 1 },
         Op::Avg => {
-            let survives = |spread: &usize| (1..n + *spread as i64).all(|v| scales_back(dtype, v, nranks));
+            let survives = |spread: &usize| (1..=n + *spread as i64).all(|v| scales_back(dtype, v, nranks));
             dense_spreads(dtype, nranks, 1)
                 .find(survives)
                 .map_or(Shape::Lonely, |spread| Shape::Dense { spread, unit: n })
@@ -180,7 +184,7 @@ fn shape_for(dtype: DataType, op: Op, nranks: u32) -> Shape {
 fn dense_spreads(dtype: DataType, nranks: u32, weight: i64) -> impl Iterator<Item = usize> {
     let n = i64::from(nranks);
     let fits = move |spread: &usize| {
-        let sum = n * (n + 1) / 2 + n * (*spread as i64 - 1);
+        let sum = n * (n + 1) / 2 + 1 + n * (*spread as i64 - 1);
         sum * weight <= largest_exact(dtype)
     };
     [251, 61, 31, 13, 7, 5, 3].into_iter().filter(fits)

@@ -8,7 +8,6 @@ use std::str::FromStr;
 
 /// One of nccl-tests' programs, or the barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the field's standard names")]
 pub(crate) enum Test {
     AllReduce,
     ReduceScatter,
@@ -112,7 +111,6 @@ impl FromStr for Test {
 
 /// A reduction operator by its name on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the field's standard names")]
 pub(crate) enum Op {
     Sum,
     Prod,

@@ -10,6 +10,7 @@ use super::{
     row::{Row, Way},
     settings::Settings,
     shared::{self, Shared},
+    test::Test,
 };
 use crate::{affinity, moment, size::Bytes, stop::Stop};
 use rondel::{
@@ -142,11 +143,12 @@ fn measure_cell(
         measure(&mut operation, meeting, &settings.schedule).map(Some)
     };
     let (out, in_place) = (timing(Place::Out)?, timing(Place::In)?);
-    let choice = comm.explain(cell.test.collective(), cell.dtype, cell.count);
-    let way = Way {
-        algorithm: choice.algorithm.to_owned(),
-        channels: choice.channels,
-        transport: choice.transport,
+    let way = if cell.test == Test::SendRecv && comm.nranks() == 1 {
+        // What a rank sends to itself is copied; nothing is planned.
+        Way { algorithm: "copy".to_owned(), channels: 0, transport: "memory".to_owned() }
+    } else {
+        let choice = comm.explain(cell.test.collective(), cell.dtype, cell.count);
+        Way { algorithm: choice.algorithm.to_owned(), channels: choice.channels, transport: choice.transport }
     };
     Ok(Row { cell, out, in_place, way, finished: moment::now() })
 }
