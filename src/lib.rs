@@ -6,6 +6,7 @@ compile_error!("rondel supports Linux only");
 #[forbid(unsafe_code)]
 pub mod algo;
 pub mod bootstrap;
+#[forbid(unsafe_code)]
 pub mod cost;
 pub mod engine;
 pub mod error;
