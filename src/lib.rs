@@ -7,6 +7,7 @@ compile_error!("rondel supports Linux only");
 pub mod algo;
 pub mod bootstrap;
 pub mod comm;
+#[forbid(unsafe_code)]
 pub mod cost;
 pub mod engine;
 pub mod env;
