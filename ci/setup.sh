@@ -26,8 +26,9 @@ if [[ ${#missing[@]} -eq 0 ]]; then
 elif [[ $(id -u) -eq 0 ]] && command -v apt-get >/dev/null; then
     echo "setup: installing ${missing[*]} with apt-get"
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq
-    apt-get install -qq --yes --no-install-recommends "${missing[@]}"
+    if ! apt-get update -qq || ! apt-get install -qq --yes --no-install-recommends "${missing[@]}"; then
+        echo "setup: apt-get has failed: the stages that need ${missing[*]} are skipped"
+    fi
 else
     echo "setup: not root, or no apt-get: install ${missing[*]} yourself, or the stages that need them are skipped"
 fi
