@@ -23,3 +23,8 @@ pub use bootstrap::Rendezvous;
 pub use comm::{Communicator, Group};
 pub use error::{Error, Result};
 pub use rondel_transport_api::{DataType, Element, F8E4M3, F8E5M2, ReduceOp, Scalar};
+
+/// The README's examples, compiled as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

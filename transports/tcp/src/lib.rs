@@ -10,6 +10,7 @@
 //! wake         the descriptor that a sleeper waits on
 //! options      socket options and raw calls
 //! interfaces, filter, listen                           for whoever makes the listener
+//! foreign      the parsers, for fuzzers
 //! ```
 //!
 //! What makes it fast: a small message is one `send` (header and payload in one buffer) and one `recv` (both at once into
@@ -23,6 +24,8 @@
 mod connect;
 mod endpoint;
 mod filter;
+#[doc(hidden)]
+pub mod foreign;
 mod inbox;
 pub mod interfaces;
 mod lane;
