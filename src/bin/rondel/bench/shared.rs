@@ -161,7 +161,9 @@ impl Shared {
             )
         };
         match NonNull::new(base.cast::<u8>()) {
-            Some(base) if base.as_ptr().cast::<libc::c_void>() != libc::MAP_FAILED => Ok(Shared { descriptor, base, nranks }),
+            Some(base) if base.as_ptr().cast::<libc::c_void>() != libc::MAP_FAILED => {
+                Ok(Shared { descriptor, base, nranks })
+            }
             _ => Err(io::Error::last_os_error()),
         }
     }
