@@ -294,8 +294,6 @@ impl Engine {
     pub(super) fn handle_closed(&mut self, lane: u32, cause: Option<TransportError>) {
         let lane = &mut self.lanes[lane as usize];
         lane.phase = Phase::Closed;
-        lane.sending.clear();
-        lane.receiving.clear();
         let (comm, peer) = (lane.comm, lane.peer);
         if self.comms[comm].failure.is_none() && !self.comms[comm].closed {
             self.lose(comm, peer, cause);
