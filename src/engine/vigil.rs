@@ -325,12 +325,12 @@ impl Engine {
     /// Another rank's failure, in ranks of the job.
     pub(super) fn handle_news(&mut self, news: &Failure) {
         for comm in 0..self.comms.len() {
-            if self.comms[comm].closed || news.comm.is_some_and(|id| id != self.comms[comm].spec.id) {
-                continue;
-            }
-            let concerned = [Some(news.origin), news.culprit()];
             let ours = |rank: Rank| self.comms[comm].rank_of(rank);
-            if concerned.into_iter().flatten().all(|rank| ours(rank).is_none()) {
+            let concerns = match news.comm {
+                Some(id) => id == self.comms[comm].spec.id,
+                None => ours(news.culprit().unwrap_or(news.origin)).is_some(),
+            };
+            if self.comms[comm].closed || !concerns {
                 continue;
             }
             let renamed = news.renamed(ours);
