@@ -339,7 +339,11 @@ impl Engine {
         for EarlyOffer { from, offer } in ours {
             self.handle_offer(from, offer);
         }
-        CommId(self.comms.len() - 1)
+        let comm = self.comms.len() - 1;
+        for job_rank in self.gone.clone() {
+            self.handle_left_of(comm, job_rank);
+        }
+        CommId(comm)
     }
 
     /// Starts an operation. It moves when [`step`](Engine::step) is called.
@@ -466,8 +470,8 @@ impl Engine {
     }
 
     /// Leaves a communicator: its lanes say goodbye, and its memory is given back.
-    pub fn close(&mut self, comm: CommId) {
-        let comm = &mut self.comms[comm.0];
+    pub fn close(&mut self, id: CommId) {
+        let comm = &mut self.comms[id.0];
         comm.closed = true;
         if let (Some(page), Some(slot)) = (&self.page, comm.slot.take()) {
             page.close_slot(slot);
@@ -476,6 +480,8 @@ impl Engine {
             self.prepared[prepared as usize] = None;
         }
         comm.last = None;
+        self.lost.retain(|lost| lost.comm != id.0);
+        let comm = &self.comms[id.0];
         for &lane in comm.lanes.values() {
             let lane = &self.lanes[lane as usize];
             if lane.phase != lane::Phase::Closed {

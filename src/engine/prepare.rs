@@ -61,10 +61,10 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct Prepared {
     plan: Arc<Plan>,
-    partition: Arc<Partition>,
+    pub(crate) partition: Arc<Partition>,
     scratch_bytes: usize,
     /// For each channel: the engine's lane for each lane of the plan.
-    lanes: Vec<Box<[u32]>>,
+    pub(crate) lanes: Vec<Box<[u32]>>,
     /// For each channel: runs that nobody uses.
     idle: Vec<Vec<Box<Run>>>,
     /// Where rounds wait for their turn: the channel, or the direction of a point-to-point lane.

@@ -4,7 +4,7 @@
 //! blames the lane. A stamp that differs is asked about, so that both calls can be named.
 
 use super::{
-    Command, Engine, OperationId,
+    Command, Engine, Operation, OperationId,
     call::Call,
     lane::Phase,
     prepare::Run,
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     bootstrap::{Answer, Liveness},
     error::{Cause, Error, Failure, Ranks, Waiting},
-    plan::{Collective, Lane, Op, Rank},
+    plan::{Collective, Lane, LaneIndex, Op, Rank},
 };
 use rondel_transport_api::TransportError;
 use std::{sync::Arc, time::Duration};
@@ -37,10 +37,10 @@ pub(crate) struct Vigil {
     mismatch: Option<(Rank, Duration)>,
 }
 
-/// A lane that ended while it was needed.
+/// The lanes to a peer of a communicator have ended, or will: known until it is clear that they are needed.
 #[derive(Debug)]
 pub(crate) struct LostLane {
-    comm: usize,
+    pub(crate) comm: usize,
     peer: Rank,
     /// `None`: the peer said goodbye.
     error: Option<TransportError>,
@@ -100,21 +100,53 @@ impl Engine {
     /// Ends lanes whose cause nobody named in time.
     fn judge_lost_lanes(&mut self) {
         let (now, grace) = (self.now, self.config.grace);
-        let due: Vec<LostLane> = {
-            let (due, rest) = std::mem::take(&mut self.lost)
-                .into_iter()
-                .partition(|l| now.saturating_sub(l.since) >= grace);
-            self.lost = rest;
-            due
-        };
-        for LostLane { comm, peer, error, .. } in due {
-            let needed = self.operations.iter().flatten().any(|o| o.comm == comm && o.outcome.is_none());
-            match error {
-                Some(error) => self.fail(comm, Cause::LaneLost { peer, error }, true),
-                None if needed => self.fail(comm, Cause::Left { rank: peer }, true),
-                None => {}
+        let mut at = 0;
+        while let Some(lost) = self.lost.get(at) {
+            let (comm, peer) = (lost.comm, lost.peer);
+            let is_cause = lost.error.is_some() || self.needs(comm, peer);
+            if now.saturating_sub(lost.since) < grace || !is_cause {
+                at += 1;
+                continue;
             }
+            let cause = match self.lost.remove(at).error {
+                Some(error) => Cause::LaneLost { peer, error },
+                None => Cause::Left { rank: peer },
+            };
+            self.fail(comm, cause, true);
+            // Failing has forgotten the communicator's other losses.
+            at = 0;
         }
+    }
+
+    /// Whether an unfinished operation waits for a lane to this peer that does not stand. While a lane stands, it delivers
+    /// what its peer left behind.
+    fn needs(&self, comm: usize, peer: Rank) -> bool {
+        let gone = |lane: u32| {
+            let lane = &self.lanes[lane as usize];
+            lane.peer == peer && lane.phase != Phase::Ready
+        };
+        let run_needs = |run: &Run| {
+            let unposted = run.lanes.iter().enumerate().any(|(index, &lane)| {
+                gone(lane) && !run.execution.has_posted_all(LaneIndex(index as u32))
+            });
+            unposted
+                || run.execution.waiting_for().any(|action| {
+                    let lanes = run.plan.step_lanes(action.step);
+                    lanes.iter().any(|index| gone(run.lanes[index.0 as usize]))
+                })
+        };
+        let has_more_rounds = |operation: &Operation| {
+            let prepared = self.prepared[operation.prepared as usize].as_ref();
+            prepared.is_some_and(|prepared| {
+                prepared.lanes.iter().enumerate().any(|(channel, lanes)| {
+                    operation.next_round[channel] < prepared.partition.rounds()
+                        && lanes.iter().any(|&lane| gone(lane))
+                })
+            })
+        };
+        let unfinished = |operation: &&Operation| operation.comm == comm && operation.outcome.is_none();
+        self.runs.iter().flatten().any(|run| run.comm == comm && run_needs(run))
+            || self.operations.iter().flatten().filter(unfinished).any(has_more_rounds)
     }
 
     /// Asks those whom an operation waits for (or everybody) what they are doing.
@@ -315,10 +347,17 @@ impl Engine {
             self.gone.push(job_rank);
         }
         for comm in 0..self.comms.len() {
-            let Some(peer) = self.comms[comm].rank_of(job_rank) else { continue };
-            if self.comms[comm].failure.is_none() && !self.comms[comm].closed {
-                self.lose(comm, peer, None);
-            }
+            self.handle_left_of(comm, job_rank);
+        }
+    }
+
+    /// The same for one communicator.
+    pub(super) fn handle_left_of(&mut self, comm: usize, job_rank: Rank) {
+        if let Some(peer) = self.comms[comm].rank_of(job_rank)
+            && self.comms[comm].failure.is_none()
+            && !self.comms[comm].closed
+        {
+            self.lose(comm, peer, None);
         }
     }
 
