@@ -103,7 +103,7 @@ fn calls_that_differ_in_a_detail_are_named() {
                 let said = failure.to_string();
                 assert!(matches!(failure.cause, Cause::Mismatch { .. }), "{said}");
                 let detail = if root == 1 { "root 1)".to_owned() } else { format!("({count} x {dtype}") };
-                assert!(said.contains(&detail) && said.contains("(20 x i64"), "{said}");
+                assert!(said.contains(&detail) && said.contains("(20 x int64"), "{said}");
             }
         }
     }

@@ -239,7 +239,9 @@ impl Program {
 
 /// Any way of doing a collective, the same on every rank.
 fn any_route(seed: u64, nranks: u32, collective: Collective, bytes: u64) -> Route {
-    let mut random = Random::new(seed ^ (collective as u64) << 32 ^ bytes);
+    // A send and its receive are cut alike.
+    let kind = if collective == Collective::Recv { Collective::Send } else { collective };
+    let mut random = Random::new(seed ^ (kind as u64) << 32 ^ bytes);
     let all: Vec<&'static Algorithm> =
         algo::ALL.iter().filter(|a| (a.supports)(collective, &Shape::flat(nranks))).collect();
     Route {
