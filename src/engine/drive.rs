@@ -295,11 +295,12 @@ impl Engine {
     }
 
     fn handle_failed_post(&mut self, token: Token, error: TransportError) {
-        let (id, step) = if token.0 & STAGED != 0 {
-            self.handle_staged_failed(token)
-        } else {
-            let (id, action) = action_of(token);
-            (id, action.step)
+        let (id, staged_lane) = match token.0 & STAGED {
+            0 => (action_of(token).0, None),
+            _ => {
+                let (id, lane) = self.handle_staged_failed(token);
+                (id, Some(lane))
+            }
         };
         let run = self.runs[id.0 as usize].as_mut().expect("a run outlives its posts");
         run.outstanding -= 1;
@@ -310,10 +311,8 @@ impl Engine {
             }
             return;
         }
-        let peer = match run.plan.step_lanes(step).first() {
-            Some(lane) => run.plan.lanes()[lane.0 as usize].peer(),
-            None => unreachable!("only steps with lanes are posted"),
-        };
+        let lane = staged_lane.unwrap_or_else(|| run.plan.step_lanes(action_of(token).1.step)[0]);
+        let peer = run.plan.lanes()[lane.0 as usize].peer();
         let operation = run.operation;
         self.handle_broken(comm, peer, operation, error);
     }

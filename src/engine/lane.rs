@@ -63,10 +63,6 @@ impl Turns {
         self.queue.pop_front();
         self.queue.front().copied()
     }
-    /// Forgets everybody: the lane has ended.
-    pub(crate) fn clear(&mut self) {
-        self.queue.clear();
-    }
 }
 
 /// A peer's half of a lane of a communicator that does not exist here yet.

@@ -250,6 +250,8 @@ pub struct Engine {
     pub(crate) commands: Vec<Command>,
     pub(crate) page: Option<Arc<StatusPage>>,
     pub(crate) lost: Vec<vigil::LostLane>,
+    /// Ranks of the job that said goodbye: communicators to come cannot count on them.
+    pub(crate) gone: Vec<Rank>,
     pub(crate) unfinished: u32,
     pub(crate) now: Duration,
 }
@@ -307,6 +309,7 @@ impl Engine {
             commands: Vec::new(),
             page,
             lost: Vec::new(),
+            gone: Vec::new(),
             unfinished: 0,
             now: Duration::ZERO,
         }
@@ -337,7 +340,11 @@ impl Engine {
         for EarlyOffer { from, offer } in ours {
             self.handle_offer(from, offer);
         }
-        CommId(self.comms.len() - 1)
+        let comm = self.comms.len() - 1;
+        for job_rank in self.gone.clone() {
+            self.handle_left_of(comm, job_rank);
+        }
+        CommId(comm)
     }
 
     /// Starts an operation. It moves when [`step`](Engine::step) is called.
@@ -464,8 +471,8 @@ impl Engine {
     }
 
     /// Leaves a communicator: its lanes say goodbye, and its memory is given back.
-    pub fn close(&mut self, comm: CommId) {
-        let comm = &mut self.comms[comm.0];
+    pub fn close(&mut self, id: CommId) {
+        let comm = &mut self.comms[id.0];
         comm.closed = true;
         if let (Some(page), Some(slot)) = (&self.page, comm.slot.take()) {
             page.close_slot(slot);
@@ -476,6 +483,8 @@ impl Engine {
             }
         }
         comm.last = None;
+        self.lost.retain(|lost| lost.comm != id.0);
+        let comm = &self.comms[id.0];
         for &lane in comm.lanes.values() {
             let lane = &self.lanes[lane as usize];
             if lane.phase != lane::Phase::Closed {

@@ -61,10 +61,10 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct Prepared {
     plan: Arc<Plan>,
-    partition: Arc<Partition>,
+    pub(crate) partition: Arc<Partition>,
     scratch_bytes: usize,
     /// For each channel: the engine's lane for each lane of the plan.
-    lanes: Vec<Box<[u32]>>,
+    pub(crate) lanes: Vec<Box<[u32]>>,
     /// For each channel: runs that nobody uses.
     idle: Vec<Vec<Box<Run>>>,
     /// Where rounds wait for their turn: the channel, or the direction of a point-to-point lane.
@@ -394,12 +394,20 @@ impl Engine {
                 page.completed(slot, call.seq);
             }
         }
-        if self.unfinished > 0 {
-            // Operations on the same memory may have waited for this one, on any communicator.
-            for comm in 0..self.comms.len() {
-                for queue in 0..self.comms[comm].issue.len() {
-                    self.issue(comm, queue);
-                }
+        self.issue_all();
+    }
+
+    /// Starts what waited for the memory of an operation that is over now, on any communicator.
+    pub(super) fn issue_all(&mut self) {
+        if self.unfinished == 0 {
+            return;
+        }
+        for comm in 0..self.comms.len() {
+            if self.comms[comm].failure.is_some() {
+                continue;
+            }
+            for queue in 0..self.comms[comm].issue.len() {
+                self.issue(comm, queue);
             }
         }
     }

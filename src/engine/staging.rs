@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     engine::execution::Action,
-    plan::{Term, Terms},
+    plan::{LaneIndex, Term, Terms},
 };
 use rondel_transport_api::{Keep, Operand, Post, Sink, Token};
 
@@ -28,6 +28,8 @@ pub(crate) struct Staged {
     stride: usize,
     /// Messages that are not there yet.
     missing: u32,
+    /// One of them will never come, so there is nothing to combine.
+    broken: bool,
     dst: *mut u8,
     len: usize,
     terms: Terms,
@@ -95,6 +97,7 @@ impl Engine {
             block,
             stride,
             missing: nlanes as u32,
+            broken: false,
             dst: dst.addr,
             len: dst.len,
             terms,
@@ -132,13 +135,15 @@ impl Engine {
         let (slot, k) = ((token.0 & !STAGED) >> 16, (token.0 & 0xffff) as usize);
         let staged = self.staged[slot as usize].as_mut().expect("a staged step outlives its posts");
         staged.missing -= 1;
-        let (id, over) = (staged.run, staged.missing == 0);
+        let (id, over, broken) = (staged.run, staged.missing == 0, staged.broken);
         let run = self.runs[id.0 as usize].as_mut().expect("a run outlives its posts");
         run.outstanding -= 1;
         let lane = run.lanes[run.plan.step_lanes(staged.action.step)[k].0 as usize];
         let (comm, idle) = (run.comm, run.outstanding == 0);
         self.lanes[lane as usize].staged -= 1;
-        if over {
+        if over && broken {
+            self.free_staged(slot as u32);
+        } else if over {
             self.combine_staged(slot as u32);
         }
         if self.comms[comm].failure.is_none() {
@@ -169,22 +174,27 @@ impl Engine {
         self.runs[staged.run.0 as usize] = Some(run);
     }
 
-    /// A message of a staged step will not come. Returns whose step it was.
-    pub(super) fn handle_staged_failed(&mut self, token: Token) -> (RunId, u32) {
+    /// A message of a staged step will not come. Returns whose step it was, and which lane of the plan failed.
+    pub(super) fn handle_staged_failed(&mut self, token: Token) -> (RunId, LaneIndex) {
         let (slot, k) = ((token.0 & !STAGED) >> 16, (token.0 & 0xffff) as usize);
         let staged = self.staged[slot as usize].as_mut().expect("a staged step outlives its posts");
         staged.missing -= 1;
+        staged.broken = true;
         let (id, step, over) = (staged.run, staged.action.step, staged.missing == 0);
-        if let Some(run) = &self.runs[id.0 as usize] {
-            let lane = run.lanes[run.plan.step_lanes(step)[k].0 as usize];
-            self.lanes[lane as usize].staged -= 1;
-        }
+        let run = self.runs[id.0 as usize].as_ref().expect("a run outlives its posts");
+        let index = run.plan.step_lanes(step)[k];
+        self.lanes[run.lanes[index.0 as usize] as usize].staged -= 1;
         if over {
-            let staged = self.staged[slot as usize].take().expect("just seen");
-            self.pool.put(staged.block);
-            self.free_staged.push(slot as u32);
+            self.free_staged(slot as u32);
         }
-        (id, step)
+        (id, index)
+    }
+
+    /// A staged step is over without a result.
+    fn free_staged(&mut self, slot: u32) {
+        let staged = self.staged[slot as usize].take().expect("a staged step ends once");
+        self.pool.put(staged.block);
+        self.free_staged.push(slot);
     }
 
     /// Forgets the posts that were never made, when their communicator has failed.

@@ -4,7 +4,7 @@
 //! blames the lane. A stamp that differs is asked about, so that both calls can be named.
 
 use super::{
-    Command, Engine, OperationId,
+    Command, Engine, Operation, OperationId,
     call::Call,
     lane::Phase,
     prepare::Run,
@@ -13,15 +13,15 @@ use super::{
 use crate::{
     bootstrap::{Answer, Liveness},
     error::{Cause, Error, Failure, Ranks, Waiting},
-    plan::{Collective, Lane, Op, Rank},
+    plan::{Collective, Lane, LaneIndex, Op, Rank},
 };
 use rondel_transport_api::TransportError;
 use std::{sync::Arc, time::Duration};
 
 /// Communicators up to this size are asked in whole when the direct peers of a stalled rank are not to blame.
 const ASK_ALL: usize = 256;
-/// How long an answer about a mismatch is waited for.
-const ANSWER_WITHIN: Duration = Duration::from_millis(1500);
+/// How long an answer about a mismatch is waited for. Shorter than the grace of the lane, which broke with it at both ends.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// What is known about an operation that takes long.
 #[derive(Debug, Default)]
@@ -37,10 +37,10 @@ pub(crate) struct Vigil {
     mismatch: Option<(Rank, Duration)>,
 }
 
-/// A lane that ended while it was needed.
+/// The lanes to a peer of a communicator have ended, or will: known until it is clear that they are needed.
 #[derive(Debug)]
 pub(crate) struct LostLane {
-    comm: usize,
+    pub(crate) comm: usize,
     peer: Rank,
     /// `None`: the peer said goodbye.
     error: Option<TransportError>,
@@ -98,32 +98,57 @@ impl Engine {
     }
 
     /// Ends communicators that lost a lane, where nobody named a cause in time. A peer that said goodbye is missed only by
-    /// operations that wait for it.
+    /// operations that need it.
     fn judge_lost_lanes(&mut self) {
         let (now, grace) = (self.now, self.config.grace);
-        let lost = std::mem::take(&mut self.lost);
-        let due = |lost: &LostLane| now.saturating_sub(lost.since) >= grace;
-        for LostLane { comm, peer, error, .. } in lost.iter().filter(|lost| due(lost)) {
-            match error {
-                Some(error) => self.fail(*comm, Cause::LaneLost { peer: *peer, error: error.clone() }, true),
-                None if self.is_missed(*comm, *peer) => self.fail(*comm, Cause::Left { rank: *peer }, true),
-                None => {}
+        let mut at = 0;
+        while let Some(lost) = self.lost.get(at) {
+            let (comm, peer) = (lost.comm, lost.peer);
+            let is_cause = lost.error.is_some() || self.needs(comm, peer);
+            if now.saturating_sub(lost.since) < grace || !is_cause {
+                at += 1;
+                continue;
             }
+            let cause = match self.lost.remove(at).error {
+                Some(error) => Cause::LaneLost { peer, error },
+                None => Cause::Left { rank: peer },
+            };
+            self.fail(comm, cause, true);
+            // Failing has forgotten the communicator's other losses.
+            at = 0;
         }
-        self.lost.extend(lost.into_iter().filter(|lost| {
-            let comm = &self.comms[lost.comm];
-            comm.failure.is_none() && !comm.closed
-        }));
     }
 
-    /// Whether an operation has waited for a peer for longer than the grace.
-    fn is_missed(&self, comm: usize, peer: Rank) -> bool {
-        let waiting = self.operations.iter().enumerate().filter_map(|(slot, operation)| {
-            let operation = operation.as_ref().filter(|o| o.comm == comm && o.outcome.is_none())?;
-            let long = self.now.saturating_sub(operation.vigil.moved) >= self.config.grace;
-            long.then_some(OperationId { slot: slot as u32, generation: operation.generation })
-        });
-        waiting.into_iter().any(|id| self.waits_for(id).0.contains(&peer))
+    /// Whether an unfinished operation waits for a lane to this peer that does not stand. While a lane stands, it delivers
+    /// what its peer left behind.
+    fn needs(&self, comm: usize, peer: Rank) -> bool {
+        let gone = |lane: u32| {
+            let lane = &self.lanes[lane as usize];
+            lane.peer == peer && lane.phase != Phase::Ready
+        };
+        let run_needs = |run: &Run| {
+            let unposted =
+                run.lanes.iter().enumerate().any(|(index, &lane)| {
+                    gone(lane) && !run.execution.has_posted_all(LaneIndex(index as u32))
+                });
+            unposted
+                || run.execution.waiting_for().any(|action| {
+                    let lanes = run.plan.step_lanes(action.step);
+                    lanes.iter().any(|index| gone(run.lanes[index.0 as usize]))
+                })
+        };
+        let has_more_rounds = |operation: &Operation| {
+            let prepared = self.prepared[operation.prepared as usize].as_ref();
+            prepared.is_some_and(|prepared| {
+                prepared.lanes.iter().enumerate().any(|(channel, lanes)| {
+                    operation.next_round[channel] < prepared.partition.rounds()
+                        && lanes.iter().any(|&lane| gone(lane))
+                })
+            })
+        };
+        let unfinished = |operation: &&Operation| operation.comm == comm && operation.outcome.is_none();
+        self.runs.iter().flatten().any(|run| run.comm == comm && run_needs(run))
+            || self.operations.iter().flatten().filter(unfinished).any(has_more_rounds)
     }
 
     /// Asks those whom an operation waits for (or everybody) what they are doing.
@@ -297,8 +322,6 @@ impl Engine {
     pub(super) fn handle_closed(&mut self, lane: u32, cause: Option<TransportError>) {
         let lane = &mut self.lanes[lane as usize];
         lane.phase = Phase::Closed;
-        lane.sending.clear();
-        lane.receiving.clear();
         let (comm, peer) = (lane.comm, lane.peer);
         if self.comms[comm].failure.is_none() && !self.comms[comm].closed {
             self.lose(comm, peer, cause);
@@ -316,23 +339,33 @@ impl Engine {
 
     /// A rank of the job said goodbye.
     pub(super) fn handle_left(&mut self, job_rank: Rank) {
+        if !self.gone.contains(&job_rank) {
+            self.gone.push(job_rank);
+        }
         for comm in 0..self.comms.len() {
-            let Some(peer) = self.comms[comm].rank_of(job_rank) else { continue };
-            if self.comms[comm].failure.is_none() && !self.comms[comm].closed {
-                self.lose(comm, peer, None);
-            }
+            self.handle_left_of(comm, job_rank);
+        }
+    }
+
+    /// The same for one communicator.
+    pub(super) fn handle_left_of(&mut self, comm: usize, job_rank: Rank) {
+        if let Some(peer) = self.comms[comm].rank_of(job_rank)
+            && self.comms[comm].failure.is_none()
+            && !self.comms[comm].closed
+        {
+            self.lose(comm, peer, None);
         }
     }
 
     /// Another rank's failure, in ranks of the job.
     pub(super) fn handle_news(&mut self, news: &Failure) {
         for comm in 0..self.comms.len() {
-            if self.comms[comm].closed || news.comm.is_some_and(|id| id != self.comms[comm].spec.id) {
-                continue;
-            }
-            let concerned = [Some(news.origin), news.culprit()];
             let ours = |rank: Rank| self.comms[comm].rank_of(rank);
-            if concerned.into_iter().flatten().all(|rank| ours(rank).is_none()) {
+            let concerns = match news.comm {
+                Some(id) => id == self.comms[comm].spec.id,
+                None => ours(news.culprit().unwrap_or(news.origin)).is_some(),
+            };
+            if self.comms[comm].closed || !concerns {
                 continue;
             }
             let renamed = news.renamed(ours);
@@ -417,6 +450,7 @@ impl Engine {
             }
         }
         self.refused.retain(|&(run, _)| self.runs[run.0 as usize].is_some());
+        self.issue_all();
     }
 }
 

@@ -1,6 +1,9 @@
 //! A call of a shape that was called before allocates nothing.
 
-use crate::simulation::{Buffers, Cluster, route};
+use crate::{
+    buffers::Buffers,
+    simulation::{Cluster, route},
+};
 use rondel::{DataType, ReduceOp, algo::Algorithm, engine::Route, plan::Collective, plan::Shape};
 use rondel_mem::MemConfig;
 use std::{

@@ -1,34 +1,76 @@
 //! Many engines in one thread, over `mem`, with a clock that is a variable.
 
+use crate::buffers::Buffers;
 use rondel::{
-    DataType, ReduceOp,
+    Error, ReduceOp,
     algo::Algorithm,
     bootstrap::{Answer, Liveness, Notice},
     engine::{
         CommId, CommSpec, Command, Engine, EngineConfig, OperationId, Path, Route, Submission, call::Call,
     },
-    plan::{Alias, Collective, Layout, Rank, Shape},
+    error::{Cause, Failure},
+    plan::{Collective, Rank, Shape},
 };
 use rondel_mem::{MemConfig, MemTransport};
-use rondel_transport_api::{Acceptor, Config, Endpoint, Transport, handshake::Key};
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use rondel_transport_api::{Acceptor, Advert, Config, Endpoint, Transport, handshake::Key};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-const COMM: u64 = 7;
 /// Virtual time that passes when nothing moves.
 const TICK: Duration = Duration::from_millis(20);
+/// The communicator that every cluster begins with: all ranks.
+pub(crate) const WORLD: usize = 0;
 
 pub(crate) fn route(algorithm: &'static Algorithm) -> Route {
     Route { algorithm, channels: 1, slice_bytes: 16 << 10, round_bytes: 64 << 10 }
 }
 
+/// An operation of one rank (of the job).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Started {
+    pub(crate) rank: usize,
+    pub(crate) operation: OperationId,
+}
+
+/// A communicator of the cluster.
+#[derive(Debug)]
+struct Team {
+    id: u64,
+    members: Arc<[Rank]>,
+    /// What each rank's engine calls it, by rank of the job.
+    comms: Vec<Option<CommId>>,
+}
+
+/// A notice that reaches its rank at a given time.
+struct Letter {
+    due: Duration,
+    to: usize,
+    notice: Notice,
+}
+
 /// One engine a rank, and what the watchers would do between them.
 pub(crate) struct Cluster {
     pub(crate) engines: Vec<Engine>,
-    comms: Vec<CommId>,
     pub(crate) now: Duration,
-    /// Last call entered by each rank, and what it was by number.
-    entered: Vec<HashMap<u64, Call>>,
-    seq: Vec<u64>,
+    /// `now` in milliseconds, for endpoints that delay events.
+    clock: Arc<AtomicU64>,
+    config: EngineConfig,
+    adverts: Vec<Advert>,
+    teams: Vec<Team>,
+    alive: Vec<bool>,
+    /// How long the answer to an inquiry takes; `None`: nobody ever answers.
+    pub(crate) answers_after: Option<Duration>,
+    letters: Vec<Letter>,
+    /// What each rank called, by communicator and number; only collectives are remembered, as on status pages.
+    entered: HashMap<(usize, u64, u64), Call>,
+    /// Number of each rank's last collective, by communicator.
+    last: HashMap<(usize, u64), u64>,
 }
 
 impl Cluster {
@@ -47,42 +89,73 @@ impl Cluster {
         routes: impl Fn(Collective, u64) -> Route + Clone + Send + 'static,
     ) -> Self {
         let endpoints = endpoints(shape.nranks(), mem);
-        Self::over(shape, endpoints, config, routes)
+        Self::over(shape, endpoints, Arc::default(), config, routes)
     }
 
-    /// Over endpoints that may have been decorated.
+    /// Over endpoints that may have been decorated. `clock` is advanced in milliseconds of virtual time.
     pub(crate) fn over(
         shape: &Shape,
         endpoints: Vec<Box<dyn Endpoint>>,
+        clock: Arc<AtomicU64>,
         config: EngineConfig,
         routes: impl Fn(Collective, u64) -> Route + Clone + Send + 'static,
     ) -> Self {
-        let n = shape.nranks();
         let adverts: Vec<_> = endpoints.iter().map(|endpoint| endpoint.advert()).collect();
-        let members: Arc<[Rank]> = (0..n).collect();
-        let mut engines = Vec::new();
-        let mut comms = Vec::new();
-        for (rank, endpoint) in endpoints.into_iter().enumerate() {
-            let mut engine = Engine::new(config.clone(), vec![endpoint], None);
-            let path = |peer: usize| {
-                (peer != rank).then(|| Path { endpoint: 0, advert: adverts[peer].clone(), transport: "mem" })
+        let engine = |endpoint| Engine::new(config.clone(), vec![endpoint], None);
+        let mut cluster = Self {
+            alive: vec![true; endpoints.len()],
+            engines: endpoints.into_iter().map(engine).collect(),
+            now: Duration::ZERO,
+            clock,
+            config,
+            adverts,
+            teams: Vec::new(),
+            answers_after: Some(Duration::ZERO),
+            letters: Vec::new(),
+            entered: HashMap::new(),
+            last: HashMap::new(),
+        };
+        let everybody: Vec<Rank> = (0..shape.nranks()).collect();
+        cluster.add_communicator(&everybody, shape, routes);
+        cluster
+    }
+
+    /// A communicator of some ranks of the job; `shape` is that of the members. Returns its index.
+    pub(crate) fn add_communicator(
+        &mut self,
+        members: &[Rank],
+        shape: &Shape,
+        routes: impl Fn(Collective, u64) -> Route + Clone + Send + 'static,
+    ) -> usize {
+        let id = 7 + self.teams.len() as u64;
+        let members: Arc<[Rank]> = members.into();
+        let mut comms = vec![None; self.engines.len()];
+        for (rank, &of_job) in members.iter().enumerate() {
+            let path = |&peer: &Rank| {
+                let advert = self.adverts[peer as usize].clone();
+                (peer != of_job).then_some(Path { endpoint: 0, advert, transport: "mem" })
             };
-            comms.push(engine.add_communicator(CommSpec {
-                id: COMM,
+            let spec = CommSpec {
+                id,
                 rank: rank as Rank,
                 members: members.clone(),
-                paths: (0..n as usize).map(path).collect(),
+                paths: members.iter().map(path).collect(),
                 shape: shape.clone(),
                 routes: Box::new(routes.clone()),
                 table: 1,
-            }));
-            engines.push(engine);
+            };
+            comms[of_job as usize] = Some(self.engines[of_job as usize].add_communicator(spec));
         }
-        let entered = vec![HashMap::new(); n as usize];
-        Self { engines, comms, now: Duration::ZERO, entered, seq: vec![0; n as usize] }
+        self.teams.push(Team { id, members, comms });
+        self.teams.len() - 1
     }
 
-    pub(crate) fn submit_all(&mut self, buffers: &mut Buffers, op: ReduceOp) -> Vec<OperationId> {
+    /// What the engine of a rank of the job calls a communicator.
+    pub(crate) fn comm(&self, team: usize, rank: usize) -> CommId {
+        self.teams[team].comms[rank].expect("the rank is a member")
+    }
+
+    pub(crate) fn submit_all(&mut self, buffers: &mut Buffers, op: ReduceOp) -> Vec<Started> {
         let all: Vec<usize> = (0..self.engines.len()).collect();
         self.submit_some(buffers, op, &all)
     }
@@ -93,17 +166,40 @@ impl Cluster {
         buffers: &mut Buffers,
         op: ReduceOp,
         ranks: &[usize],
-    ) -> Vec<OperationId> {
+    ) -> Vec<Started> {
         let submit = |&rank: &usize| {
             let submission = buffers.submission(rank, op);
-            self.seq[rank] += 1;
-            let seq = self.seq[rank];
-            self.entered[rank].insert(seq, Call { seq, ..submission.call });
-            // SAFETY: the buffers outlive the cluster's work on them: tests keep them until `finish` returned.
-            unsafe { self.engines[rank].submit(self.comms[rank], submission) }
-                .expect("the communicator is healthy")
+            self.submit(WORLD, rank, submission).expect("the communicator is healthy")
         };
         ranks.iter().map(submit).collect()
+    }
+
+    /// A call of every member of a communicator.
+    pub(crate) fn submit_on(&mut self, team: usize, buffers: &mut Buffers, op: ReduceOp) -> Vec<Started> {
+        let members = self.teams[team].members.clone();
+        let submit = |(rank, &of_job): (usize, &Rank)| {
+            let submission = buffers.submission(rank, op);
+            self.submit(team, of_job as usize, submission).expect("the communicator is healthy")
+        };
+        members.iter().enumerate().map(submit).collect()
+    }
+
+    /// One rank's part of a call. Its buffers must live until the operation is over, as all tests see to.
+    pub(crate) fn submit(
+        &mut self,
+        team: usize,
+        rank: usize,
+        submission: Submission,
+    ) -> Result<Started, Error> {
+        let (id, comm) = (self.teams[team].id, self.comm(team, rank));
+        // SAFETY: tests keep the buffers, untouched, until the operation is over or its engine is gone.
+        let operation = unsafe { self.engines[rank].submit(comm, submission) }?;
+        if !matches!(submission.call.collective, Collective::Send | Collective::Recv) {
+            let seq = self.last.entry((rank, id)).or_default();
+            *seq += 1;
+            self.entered.insert((rank, id, *seq), Call { seq: *seq, ..submission.call });
+        }
+        Ok(Started { rank, operation })
     }
 
     /// Every rank's part of a call, without starting it.
@@ -111,12 +207,13 @@ impl Cluster {
         (0..self.engines.len()).map(|rank| buffers.submission(rank, op)).collect()
     }
 
-    /// Starts a call on every rank and runs it to its end.
+    /// Starts a call on every rank and runs it to its end, without any allocation of the harness.
     pub(crate) fn run(&mut self, submissions: &[Submission]) {
         let mut started = [None; 64];
         for (rank, submission) in submissions.iter().enumerate() {
+            let comm = self.comm(WORLD, rank);
             // SAFETY: the buffers outlive the call, which is over when this returns.
-            let submitted = unsafe { self.engines[rank].submit(self.comms[rank], *submission) };
+            let submitted = unsafe { self.engines[rank].submit(comm, *submission) };
             started[rank] = Some(submitted.expect("the communicator is healthy"));
         }
         for _ in 0..10_000_000 {
@@ -126,10 +223,7 @@ impl Cluster {
                     over += 1;
                     continue;
                 };
-                self.engines[rank].step(self.now);
-                if self.engines[rank].has_commands() {
-                    self.deliver(rank);
-                }
+                self.look(rank);
                 if let Some(outcome) = self.engines[rank].take_outcome(operation) {
                     outcome.expect("it goes well");
                     started[rank] = None;
@@ -142,66 +236,157 @@ impl Cluster {
         panic!("not over: {:?}", self.engines);
     }
 
-    /// One look of every rank. Returns whether anything moved.
+    /// One look of every rank that is alive. Returns whether anything moved.
     pub(crate) fn step(&mut self) -> bool {
-        let mut moved = false;
+        let mut moved = self.deliver();
         for rank in 0..self.engines.len() {
-            moved |= self.engines[rank].step(self.now);
-            moved |= self.deliver(rank);
+            moved |= self.look(rank);
         }
         if !moved {
             self.now += TICK;
-            for engine in &mut self.engines {
-                engine.keep_vigil(self.now);
+            self.clock.store(self.now.as_millis() as u64, Relaxed);
+            for rank in 0..self.engines.len() {
+                if self.alive[rank] {
+                    self.engines[rank].keep_vigil(self.now);
+                    self.carry(rank);
+                }
             }
         }
         moved
     }
 
-    /// Until every rank's operation is over: `operations[i]` may be any rank's.
-    pub(crate) fn finish(&mut self, operations: &[OperationId]) {
-        let over = |cluster: &Cluster| {
-            cluster.engines.iter().all(|engine| operations.iter().all(|operation| engine.is_over(*operation)))
-        };
-        for _ in 0..2_000_000 {
-            if over(self) {
+    /// One look of one rank. Returns whether anything moved.
+    pub(crate) fn look(&mut self, rank: usize) -> bool {
+        if !self.alive[rank] {
+            return false;
+        }
+        let mut moved = self.engines[rank].step(self.now);
+        moved |= self.carry(rank);
+        moved | self.deliver()
+    }
+
+    /// Until these operations are over, or their rank is dead.
+    pub(crate) fn finish(&mut self, started: &[Started]) {
+        self.finish_within(started, Duration::MAX);
+    }
+
+    /// The same, and no more than `limit` of virtual time may pass.
+    pub(crate) fn finish_within(&mut self, started: &[Started], limit: Duration) {
+        let end = self.now.saturating_add(limit);
+        for _ in 0..500_000 {
+            if started.iter().all(|started| self.is_over(*started)) {
                 return;
             }
+            assert!(self.now <= end, "not over after {limit:?} of virtual time: {:?}", self.engines);
             self.step();
         }
         panic!("not over after {:?} of virtual time: {:?}", self.now, self.engines);
     }
 
-    /// Does for a rank what its watcher would do.
-    fn deliver(&mut self, from: usize) -> bool {
+    /// Until this much virtual time has passed.
+    pub(crate) fn idle(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.step();
+        }
+    }
+
+    pub(crate) fn is_over(&self, Started { rank, operation }: Started) -> bool {
+        !self.alive[rank] || self.engines[rank].is_over(operation)
+    }
+
+    pub(crate) fn is_alive(&self, rank: usize) -> bool {
+        self.alive[rank]
+    }
+
+    /// How an operation ended, once.
+    pub(crate) fn outcome(&mut self, Started { rank, operation }: Started) -> Result<(), Error> {
+        self.engines[rank].take_outcome(operation).expect("it is over")
+    }
+
+    /// A rank's process ends without a word.
+    pub(crate) fn kill(&mut self, rank: usize) {
+        self.alive[rank] = false;
+        self.engines[rank] = Engine::new(self.config.clone(), Vec::new(), None);
+    }
+
+    /// Every other rank's watcher learns that a rank's process has ended.
+    pub(crate) fn report_end(&mut self, rank: usize, after: Duration) {
+        for to in (0..self.engines.len()).filter(|&to| to != rank) {
+            let failure = Failure {
+                origin: to as Rank,
+                comm: None,
+                cause: Cause::ProcessEnded { rank: rank as Rank, how: "killed by signal 9".into() },
+                waiting: None,
+                agreed: false,
+            };
+            self.send(to, after, Notice::Failed(Arc::new(failure)));
+        }
+    }
+
+    /// A rank says goodbye to the job: it closes its communicators, and every other rank's watcher hears of it.
+    pub(crate) fn leave(&mut self, rank: usize) {
+        for team in 0..self.teams.len() {
+            if let Some(comm) = self.teams[team].comms[rank] {
+                self.engines[rank].close(comm);
+            }
+        }
+        for to in (0..self.engines.len()).filter(|&to| to != rank) {
+            self.send(to, Duration::ZERO, Notice::Left(rank as Rank));
+        }
+    }
+
+    fn send(&mut self, to: usize, after: Duration, notice: Notice) {
+        self.letters.push(Letter { due: self.now.saturating_add(after), to, notice });
+    }
+
+    /// Hands out the notices that are due. Returns whether there were any.
+    fn deliver(&mut self) -> bool {
+        let mut any = false;
+        while let Some(at) = self.letters.iter().position(|letter| letter.due <= self.now) {
+            let Letter { to, notice, .. } = self.letters.remove(at);
+            if self.alive[to] {
+                self.engines[to].handle_notice(notice);
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Does for a rank what its watcher would do. Returns whether it had to do anything.
+    fn carry(&mut self, from: usize) -> bool {
+        if !self.engines[from].has_commands() {
+            return false;
+        }
         let commands: Vec<Command> = self.engines[from].take_commands().collect();
-        let any = !commands.is_empty();
         for command in commands {
             match command {
                 Command::Offer { to, offer } => {
-                    self.engines[to as usize].handle_notice(Notice::Offer { from: from as Rank, offer });
+                    let notice = Notice::Offer { from: from as Rank, offer };
+                    self.send(to as usize, Duration::ZERO, notice);
                 }
                 Command::Inquire { about, comm, seq } => {
-                    let entered = self.seq[about as usize];
+                    let Some(after) = self.answers_after else { continue };
+                    let asked = about as usize;
                     let answer = Answer {
                         about,
                         comm,
                         seq,
-                        entered,
+                        entered: self.last.get(&(asked, comm)).copied().unwrap_or(0),
                         completed: 0,
-                        call: self.entered[about as usize].get(&seq).copied(),
-                        liveness: Liveness::Alive,
+                        call: self.entered.get(&(asked, comm, seq)).copied(),
+                        liveness: if self.alive[asked] { Liveness::Alive } else { Liveness::NoAnswer },
                     };
-                    self.engines[from].handle_notice(Notice::Answer(answer));
+                    self.send(from, after, Notice::Answer(answer));
                 }
                 Command::Declare(failure) => {
-                    for rank in (0..self.engines.len()).filter(|&rank| rank != from) {
-                        self.engines[rank].handle_notice(Notice::Failed(failure.clone()));
+                    for to in (0..self.engines.len()).filter(|&to| to != from) {
+                        self.send(to, Duration::ZERO, Notice::Failed(failure.clone()));
                     }
                 }
             }
         }
-        any
+        true
     }
 }
 
@@ -222,137 +407,4 @@ pub(crate) fn endpoints(n: u32, mem: MemConfig) -> Vec<Box<dyn Endpoint>> {
         hub.open(&port, &config).unwrap()
     };
     (0..n).map(open).collect()
-}
-
-/// Every rank's buffers of one call, filled so that each result is known.
-pub(crate) struct Buffers {
-    collective: Collective,
-    shape: Shape,
-    dtype: DataType,
-    count: usize,
-    seed: u64,
-    in_place: Vec<Alias>,
-    inputs: Vec<Vec<u8>>,
-    outputs: Vec<Vec<u8>>,
-}
-
-impl Buffers {
-    pub(crate) fn new(
-        collective: Collective,
-        shape: &Shape,
-        dtype: DataType,
-        count: usize,
-        in_place: bool,
-        seed: u64,
-    ) -> Self {
-        let ranks = 0..shape.nranks();
-        let blocks = |layout| match layout {
-            Layout::Absent => 0,
-            Layout::Flat => 1,
-            Layout::Blocked(blocks) => blocks as usize,
-        };
-        let mut buffers = Self {
-            collective,
-            shape: shape.clone(),
-            dtype,
-            count,
-            seed,
-            in_place: ranks
-                .clone()
-                .map(|rank| collective.in_place(rank, shape).filter(|_| in_place).unwrap_or(Alias::None))
-                .collect(),
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-        };
-        for rank in ranks {
-            let elements = blocks(collective.input(rank, shape)) * count;
-            let input: Vec<u8> =
-                (0..elements).flat_map(|k| buffers.encode(buffers.value(rank, k as u64))).collect();
-            let mut output = vec![0xaa; blocks(collective.output(rank, shape)) * count * dtype.size()];
-            if let Alias::InputAt(block) = buffers.in_place[rank as usize] {
-                let at = block as usize * count * dtype.size();
-                output[at..at + input.len()].copy_from_slice(&input);
-            }
-            buffers.inputs.push(input);
-            buffers.outputs.push(output);
-        }
-        buffers
-    }
-
-    /// Small integers, so that every sum is exact in every type.
-    fn value(&self, rank: Rank, k: u64) -> i64 {
-        ((u64::from(rank) * 7 + k * 3 + self.seed) % 11) as i64
-    }
-
-    fn encode(&self, value: i64) -> Vec<u8> {
-        match self.dtype {
-            DataType::F32 => (value as f32).to_le_bytes().to_vec(),
-            DataType::I32 => (value as i32).to_le_bytes().to_vec(),
-            DataType::I64 => value.to_le_bytes().to_vec(),
-            other => panic!("the tests do not use {other}"),
-        }
-    }
-
-    fn submission(&mut self, rank: usize, op: ReduceOp) -> Submission {
-        let at =
-            |buffer: &mut Vec<u8>| if buffer.is_empty() { std::ptr::null_mut() } else { buffer.as_mut_ptr() };
-        let (mut input, mut output) = (at(&mut self.inputs[rank]), at(&mut self.outputs[rank]));
-        let block = |block: u32| block as usize * self.count * self.dtype.size();
-        match self.in_place[rank] {
-            Alias::None => {}
-            Alias::InputAt(at) => input = output.wrapping_add(block(at)),
-            Alias::OutputAt(at) => output = input.wrapping_add(block(at)),
-        }
-        Submission {
-            call: Call {
-                seq: 0,
-                collective: self.collective,
-                dtype: self.dtype,
-                op: self.collective.reduces().then_some(op),
-                count: self.count as u64,
-                root: self.shape.root,
-            },
-            reduction: op.reduction(self.dtype, self.shape.nranks()).unwrap(),
-            input,
-            output,
-            alias: self.in_place[rank],
-            timeout: None,
-        }
-    }
-
-    pub(crate) fn check(&self, what: &str) {
-        self.check_with(what, |value| value);
-    }
-
-    /// Every element of every output is what `finish` makes of what the collective promises.
-    pub(crate) fn check_with(&self, what: &str, finish: impl Fn(i64) -> i64) {
-        let n = self.shape.nranks();
-        let (root, count) = (self.shape.root, self.count as u64);
-        let sum = |k| (0..n).map(|rank| self.value(rank, k)).sum();
-        for rank in 0..n {
-            let expect = |k: u64| -> i64 {
-                let (block, within) = (k.checked_div(count).unwrap_or(0), k.checked_rem(count).unwrap_or(0));
-                match self.collective {
-                    Collective::AllReduce | Collective::Reduce => sum(k),
-                    Collective::ReduceScatter => sum(u64::from(rank) * count + k),
-                    Collective::AllGather | Collective::Gather => self.value(block as Rank, within),
-                    Collective::Broadcast => self.value(root, k),
-                    Collective::AllToAll => self.value(block as Rank, u64::from(rank) * count + within),
-                    Collective::Scatter => self.value(root, u64::from(rank) * count + k),
-                    other => panic!("the tests do not check {}", other.name()),
-                }
-            };
-            let output = match self.in_place[rank as usize] {
-                Alias::OutputAt(block) => {
-                    let bytes = self.count * self.dtype.size();
-                    &self.inputs[rank as usize][block as usize * bytes..][..bytes]
-                }
-                _ => &self.outputs[rank as usize][..],
-            };
-            for (k, element) in output.chunks_exact(self.dtype.size()).enumerate() {
-                let expected = self.encode(finish(expect(k as u64)));
-                assert_eq!(element, expected, "{what}: rank {rank}, element {k}");
-            }
-        }
-    }
 }
