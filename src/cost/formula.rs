@@ -121,7 +121,7 @@ impl Formulas {
         Formulas { spread: Spread::of(shape), rates: machine.rates() }
     }
 
-    /// What an algorithm takes, by name; `None` where it does not do the collective.
+    /// What an algorithm takes that does the collective, by name; `None` where no algorithm has this name.
     pub fn predict(&self, algorithm: &str, collective: Collective, cutting: &Cutting) -> Option<Prediction> {
         if self.spread.nranks == 1 {
             let seconds = self.rates.gamma * cutting.bytes as f64;
