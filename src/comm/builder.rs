@@ -4,7 +4,7 @@ use super::{Communicator, Inner, MemberName};
 use crate::{
     algo::Algorithm,
     bootstrap::{Card, Job, Member, Rendezvous, Watcher, WatcherConfig},
-    cost::tuner::Tuner,
+    cost::{Machine, tuner::Tuner},
     engine::{
         CommSpec, Engine, EngineConfig, Path,
         progress::{Context, Patience, allowed_cpus},
@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result, SetupError},
     plan::{Rank, Shape},
 };
-use rondel_transport_api::{Advert, Config, Endpoint, Link, Transport};
+use rondel_transport_api::{Advert, Config, Endpoint, Transport};
 use std::{
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
@@ -271,12 +271,6 @@ fn refusals(peer: &Member, endpoints: &[Open], tried: &[(String, String)]) -> Ve
     not_reached.chain(tried.iter().cloned()).collect()
 }
 
-/// What a link is taken for until it was measured: one process's share of a loopback or data-centre TCP connection.
-const WITHIN: Link =
-    Link { latency: Duration::from_nanos(2500), overhead: Duration::from_nanos(1000), bytes_per_sec: 4e9 };
-const ACROSS: Link =
-    Link { latency: Duration::from_micros(15), overhead: Duration::from_micros(2), bytes_per_sec: 3e9 };
-
 impl Communicator {
     /// Makes a communicator of ranks of the job: every one of them calls this with the same arguments.
     pub(super) fn found(
@@ -297,7 +291,7 @@ impl Communicator {
         };
         let hosts: Box<[u32]> = members.iter().map(host_of).collect();
         let shape = Shape { order: (0..members.len() as Rank).collect(), hosts, root: 0 };
-        let tuner = Arc::new(Tuner::new(&shape, WITHIN, ACROSS, settings.fixed, settings.channels));
+        let tuner = Arc::new(Tuner::for_machine(&shape, &Machine::default(), settings.fixed, settings.channels));
         let paths: Vec<Option<Path>> =
             job_ranks.iter().map(|&r| settings.paths[r as usize].clone()).collect();
         let mut transports: Vec<&str> = paths.iter().flatten().map(|path| path.transport).collect();
