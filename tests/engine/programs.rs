@@ -6,13 +6,15 @@ use crate::{
     simulation::{Cluster, Started, WORLD, route},
 };
 use rondel::{
-    DataType, ReduceOp,
+    DataType, Error, ReduceOp,
     algo::{self, Algorithm},
     engine::{EngineConfig, Route, Submission, call::Call},
+    error::{Cause, Failure},
     plan::{Alias, Collective, Layout, Rank, Shape},
 };
 use rondel_mem::MemConfig;
-use rondel_transport_api::faults::Faults;
+use rondel_transport_api::faults::{Faults, Loss};
+use std::time::Duration;
 
 /// Elements of each rank's memory, all of which programs may use.
 const ARENA: usize = 600;
@@ -172,34 +174,15 @@ impl Program {
         Self { seed, nranks, teams, steps, orders }
     }
 
+    /// All of it goes well, and memory is what the model says.
     fn run(&self, random: &mut Random) {
-        let mut cluster = self.cluster(random);
-        let fresh = |rank: u32| (0..ARENA).map(|k| (rank as usize * 1000 + k) as i64).collect::<Vec<_>>();
-        let mut arenas: Vec<Vec<i64>> = (0..self.nranks).map(fresh).collect();
+        let mut arenas = self.arenas();
         let mut model = arenas.clone();
         self.steps.iter().for_each(|step| step.apply(&mut model));
 
-        let mut started: Vec<Started> = Vec::new();
-        let mut next = vec![0; arenas.len()];
-        let pace = 1 + random.below(12);
-        loop {
-            let unfinished: Vec<usize> =
-                (0..arenas.len()).filter(|&rank| next[rank] < self.orders[rank].len()).collect();
-            if unfinished.is_empty() {
-                break;
-            }
-            let rank = unfinished[random.below(unfinished.len())];
-            let (step, part) = self.orders[rank][next[rank]];
-            next[rank] += 1;
-            let step = &self.steps[step];
-            let nranks = self.teams[step.team].len() as u32;
-            let submission = step.parts[part].submission(step, nranks, &mut arenas[rank]);
-            let submitted = cluster.submit(step.team, rank, submission);
-            started.push(submitted.unwrap_or_else(|error| panic!("seed {}: {error}", self.seed)));
-            for _ in 0..random.below(pace) {
-                cluster.look(random.below(arenas.len()));
-            }
-        }
+        let mut cluster = self.cluster(random, None);
+        let started = self.start(random, &mut cluster, &mut arenas, None);
+        let started: Vec<Started> = started.into_iter().map(|(_, started)| started).collect();
         cluster.finish(&started);
         for started in started {
             cluster.outcome(started).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
@@ -210,15 +193,131 @@ impl Program {
         }
     }
 
-    fn cluster(&self, random: &mut Random) -> Cluster {
+    /// A rank dies on the way. Everything of the others ends: well, where it was no member. Returns how many operations
+    /// failed.
+    fn run_with_death(&self, random: &mut Random) -> usize {
+        let mut arenas = self.arenas();
+        let mut cluster = self.cluster(random, None);
+        let death = Death {
+            victim: random.below(arenas.len()),
+            after: random.below(2 * self.steps.len()),
+            news: Duration::from_millis([0, 100, 500][random.below(3)]),
+        };
+        let started = self.start(random, &mut cluster, &mut arenas, Some(death));
+        self.end(&mut cluster, &mut arenas, started, |team, failure| {
+            assert!(self.teams[team].contains(&(death.victim as Rank)), "seed {}: {failure}", self.seed);
+            assert_eq!(failure.culprit(), self.rank_in(team, death.victim), "seed {}: {failure}", self.seed);
+        })
+    }
+
+    /// A lane breaks on the way. Everything ends, and only operations of one communicator fail. Returns how many.
+    fn run_with_loss(&self, random: &mut Random) -> usize {
+        let mut arenas = self.arenas();
+        let loss = Loss { after: random.below(60) as u64, lane: None };
+        let at = random.below(arenas.len());
+        let mut cluster = self.cluster(random, Some((at, loss)));
+        let started = self.start(random, &mut cluster, &mut arenas, None);
+        let mut failed = None;
+        self.end(&mut cluster, &mut arenas, started, |team, failure| {
+            assert!(matches!(failure.cause, Cause::LaneLost { .. }), "seed {}: {failure}", self.seed);
+            assert_eq!(*failed.get_or_insert(team), team, "seed {}: {failure}", self.seed);
+        })
+    }
+
+    /// Waits for the end of everything; then nobody touches any memory. Returns how many operations failed.
+    fn end(
+        &self,
+        cluster: &mut Cluster,
+        arenas: &mut [Vec<i64>],
+        started: Vec<(usize, Started)>,
+        mut check: impl FnMut(usize, &Failure),
+    ) -> usize {
+        let all: Vec<Started> = started.iter().map(|&(_, started)| started).collect();
+        cluster.finish_within(&all, Duration::from_secs(5));
+        let mut failures = 0;
+        for (team, started) in started {
+            if !cluster.is_alive(started.rank) {
+                continue;
+            }
+            match cluster.outcome(started) {
+                Ok(()) => {}
+                Err(Error::Failed(failure)) => {
+                    check(team, &failure);
+                    failures += 1;
+                }
+                Err(other) => panic!("seed {}: {other}", self.seed),
+            }
+        }
+        arenas.iter_mut().for_each(|arena| arena.fill(-1));
+        cluster.idle(Duration::from_millis(1500));
+        assert!(arenas.iter().flatten().all(|&value| value == -1), "seed {}: memory was written", self.seed);
+        failures
+    }
+
+    fn rank_in(&self, team: usize, of_job: usize) -> Option<Rank> {
+        self.teams[team].iter().position(|&member| member as usize == of_job).map(|rank| rank as Rank)
+    }
+
+    fn arenas(&self) -> Vec<Vec<i64>> {
+        let fresh = |rank: u32| (0..ARENA).map(|k| (rank as usize * 1000 + k) as i64).collect();
+        (0..self.nranks).map(fresh).collect()
+    }
+
+    /// Begins every rank's parts in its order, the ranks in any order. Returns what was begun, by communicator.
+    fn start(
+        &self,
+        random: &mut Random,
+        cluster: &mut Cluster,
+        arenas: &mut [Vec<i64>],
+        death: Option<Death>,
+    ) -> Vec<(usize, Started)> {
+        let mut started = Vec::new();
+        let mut next = vec![0; arenas.len()];
+        let pace = 1 + random.below(12);
+        for turn in 0.. {
+            if let Some(Death { victim, news, .. }) = death.filter(|death| death.after == turn) {
+                cluster.kill(victim);
+                cluster.report_end(victim, news);
+            }
+            let has_more = |&rank: &usize| cluster.is_alive(rank) && next[rank] < self.orders[rank].len();
+            let ranks: Vec<usize> = (0..arenas.len()).filter(has_more).collect();
+            if ranks.is_empty() && death.is_none_or(|death| death.after <= turn) {
+                break;
+            }
+            for _ in 0..random.below(pace) {
+                cluster.look(random.below(arenas.len()));
+            }
+            if ranks.is_empty() {
+                continue;
+            }
+            let rank = ranks[random.below(ranks.len())];
+            let (step, part) = self.orders[rank][next[rank]];
+            next[rank] += 1;
+            let step = &self.steps[step];
+            let nranks = self.teams[step.team].len() as u32;
+            let submission = step.parts[part].submission(step, nranks, &mut arenas[rank]);
+            match cluster.submit(step.team, rank, submission) {
+                Ok(operation) => started.push((step.team, operation)),
+                // What has failed already is no news; without faults, the model finds what is missing.
+                Err(Error::Failed(_)) => {}
+                Err(other) => panic!("seed {}: {other}", self.seed),
+            }
+        }
+        started
+    }
+
+    fn cluster(&self, random: &mut Random, loss: Option<(usize, Loss)>) -> Cluster {
         let mem = MemConfig {
             eager: [0, 64, 1024][random.below(3)],
             window: [1, 2, 16][random.below(3)],
             reduces: random.chance(50),
             ..MemConfig::default()
         };
-        let faults: Vec<Faults> = (0..self.nranks)
-            .map(|_| if random.chance(50) { benign(random) } else { Faults::default() })
+        let faults: Vec<Faults> = (0..self.nranks as usize)
+            .map(|rank| Faults {
+                loss: loss.filter(|(at, _)| *at == rank).map(|(_, loss)| loss),
+                ..if random.chance(50) { benign(random) } else { Faults::default() }
+            })
             .collect();
         let mut routes = (0..self.teams.len()).map(|_| random.next()).collect::<Vec<_>>().into_iter();
         let mut choose = |nranks| {
@@ -235,6 +334,14 @@ impl Program {
         }
         cluster
     }
+}
+
+/// When a rank dies, in begun operations of all ranks, and how long its host takes to tell.
+#[derive(Clone, Copy, Debug)]
+struct Death {
+    victim: usize,
+    after: usize,
+    news: Duration,
 }
 
 /// Any way of doing a collective, the same on every rank.
@@ -333,8 +440,28 @@ fn order(random: &mut Random, rank: usize, steps: &[Step]) -> Vec<(usize, usize)
 
 #[test]
 fn random_programs_do_what_the_model_says() {
-    for seed in 0..1500 * soak() {
+    for seed in 0..2500 * soak() {
         let mut random = Random::new(seed);
         Program::new(&mut random, seed).run(&mut random);
     }
+}
+
+#[test]
+fn a_death_within_a_program_ends_what_it_must_and_nothing_else() {
+    let mut failures = 0;
+    for seed in 0..1000 * soak() {
+        let mut random = Random::new(seed ^ 0xdead);
+        failures += Program::new(&mut random, seed).run_with_death(&mut random);
+    }
+    assert!(failures > 2000, "only {failures} operations failed: the deaths came too late");
+}
+
+#[test]
+fn a_lane_lost_within_a_program_ends_one_communicator() {
+    let mut failures = 0;
+    for seed in 0..1000 * soak() {
+        let mut random = Random::new(seed ^ 0x1057);
+        failures += Program::new(&mut random, seed).run_with_loss(&mut random);
+    }
+    assert!(failures > 2000, "only {failures} operations failed: the losses came too late");
 }
