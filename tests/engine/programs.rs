@@ -174,17 +174,25 @@ impl Program {
         Self { seed, nranks, teams, steps, orders }
     }
 
-    /// All of it goes well, and memory is what the model says.
+    /// All of it goes well, and memory is what the model says; also where ranks dawdle, and leave as soon as they have
+    /// done their part.
     fn run(&self, random: &mut Random) {
         let mut arenas = self.arenas();
         let mut model = arenas.clone();
         self.steps.iter().for_each(|step| step.apply(&mut model));
 
         let mut cluster = self.cluster(random, None);
-        let started = self.start(random, &mut cluster, &mut arenas, None);
-        let started: Vec<Started> = started.into_iter().map(|(_, started)| started).collect();
-        cluster.finish(&started);
-        for started in started {
+        let habits = Habits { death: None, leaving: random.chance(30) };
+        let started = self.start(random, &mut cluster, &mut arenas, habits);
+        if habits.leaving {
+            for _ in 0..1000 {
+                self.let_go(&mut cluster, &started);
+                cluster.step();
+            }
+        }
+        let all: Vec<Started> = started.into_iter().map(|(_, started)| started).collect();
+        cluster.finish(&all);
+        for started in all {
             cluster.outcome(started).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
         }
         for (rank, (arena, model)) in arenas.iter().zip(&model).enumerate() {
@@ -203,7 +211,8 @@ impl Program {
             after: random.below(2 * self.steps.len()),
             news: Duration::from_millis([0, 100, 500][random.below(3)]),
         };
-        let started = self.start(random, &mut cluster, &mut arenas, Some(death));
+        let habits = Habits { death: Some(death), leaving: false };
+        let started = self.start(random, &mut cluster, &mut arenas, habits);
         self.end(&mut cluster, &mut arenas, started, |team, failure| {
             assert!(self.teams[team].contains(&(death.victim as Rank)), "seed {}: {failure}", self.seed);
             assert_eq!(failure.culprit(), self.rank_in(team, death.victim), "seed {}: {failure}", self.seed);
@@ -216,7 +225,7 @@ impl Program {
         let loss = Loss { after: random.below(60) as u64, lane: None };
         let at = random.below(arenas.len());
         let mut cluster = self.cluster(random, Some((at, loss)));
-        let started = self.start(random, &mut cluster, &mut arenas, None);
+        let started = self.start(random, &mut cluster, &mut arenas, Habits::default());
         let mut failed = None;
         self.end(&mut cluster, &mut arenas, started, |team, failure| {
             assert!(matches!(failure.cause, Cause::LaneLost { .. }), "seed {}: {failure}", self.seed);
@@ -269,7 +278,7 @@ impl Program {
         random: &mut Random,
         cluster: &mut Cluster,
         arenas: &mut [Vec<i64>],
-        death: Option<Death>,
+        Habits { death, leaving }: Habits,
     ) -> Vec<(usize, Started)> {
         let mut started = Vec::new();
         let mut next = vec![0; arenas.len()];
@@ -286,6 +295,12 @@ impl Program {
             }
             for _ in 0..random.below(pace) {
                 cluster.look(random.below(arenas.len()));
+            }
+            if leaving {
+                self.let_go(cluster, &started);
+                if random.chance(3) {
+                    cluster.idle(Duration::from_secs(2));
+                }
             }
             if ranks.is_empty() {
                 continue;
@@ -304,6 +319,17 @@ impl Program {
             }
         }
         started
+    }
+
+    /// Whoever has done its part says goodbye.
+    fn let_go(&self, cluster: &mut Cluster, started: &[(usize, Started)]) {
+        for rank in 0..self.orders.len() {
+            let of_rank = || started.iter().map(|&(_, started)| started).filter(|s| s.rank == rank);
+            let has_begun_all = of_rank().count() == self.orders[rank].len();
+            if has_begun_all && !cluster.has_left(rank) && of_rank().all(|started| cluster.is_over(started)) {
+                cluster.leave(rank);
+            }
+        }
     }
 
     fn cluster(&self, random: &mut Random, loss: Option<(usize, Loss)>) -> Cluster {
@@ -334,6 +360,14 @@ impl Program {
         }
         cluster
     }
+}
+
+/// What ranks do besides the program.
+#[derive(Clone, Copy, Debug, Default)]
+struct Habits {
+    death: Option<Death>,
+    /// They dawdle, and leave when they have done their part.
+    leaving: bool,
 }
 
 /// When a rank dies, in begun operations of all ranks, and how long its host takes to tell.

@@ -64,6 +64,7 @@ pub(crate) struct Cluster {
     adverts: Vec<Advert>,
     teams: Vec<Team>,
     alive: Vec<bool>,
+    left: Vec<bool>,
     /// How long the answer to an inquiry takes; `None`: nobody ever answers.
     pub(crate) answers_after: Option<Duration>,
     letters: Vec<Letter>,
@@ -104,6 +105,7 @@ impl Cluster {
         let engine = |endpoint| Engine::new(config.clone(), vec![endpoint], None);
         let mut cluster = Self {
             alive: vec![true; endpoints.len()],
+            left: vec![false; endpoints.len()],
             engines: endpoints.into_iter().map(engine).collect(),
             now: Duration::ZERO,
             clock,
@@ -217,20 +219,16 @@ impl Cluster {
             started[rank] = Some(submitted.expect("the communicator is healthy"));
         }
         for _ in 0..10_000_000 {
-            let mut over = 0;
-            for rank in 0..submissions.len() {
-                let Some(operation) = started[rank] else {
-                    over += 1;
-                    continue;
-                };
+            if started.iter().all(Option::is_none) {
+                return;
+            }
+            for (rank, slot) in started.iter_mut().enumerate() {
+                let Some(operation) = *slot else { continue };
                 self.look(rank);
                 if let Some(outcome) = self.engines[rank].take_outcome(operation) {
                     outcome.expect("it goes well");
-                    started[rank] = None;
+                    *slot = None;
                 }
-            }
-            if over == submissions.len() {
-                return;
             }
         }
         panic!("not over: {:?}", self.engines);
@@ -326,6 +324,7 @@ impl Cluster {
 
     /// A rank says goodbye to the job: it closes its communicators, and every other rank's watcher hears of it.
     pub(crate) fn leave(&mut self, rank: usize) {
+        self.left[rank] = true;
         for team in 0..self.teams.len() {
             if let Some(comm) = self.teams[team].comms[rank] {
                 self.engines[rank].close(comm);
@@ -334,6 +333,10 @@ impl Cluster {
         for to in (0..self.engines.len()).filter(|&to| to != rank) {
             self.send(to, Duration::ZERO, Notice::Left(rank as Rank));
         }
+    }
+
+    pub(crate) fn has_left(&self, rank: usize) -> bool {
+        self.left[rank]
     }
 
     fn send(&mut self, to: usize, after: Duration, notice: Notice) {
