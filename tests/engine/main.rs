@@ -6,6 +6,7 @@ mod cases;
 mod disagreements;
 mod faults;
 mod losses;
+mod model;
 mod programs;
 mod results;
 mod simulation;

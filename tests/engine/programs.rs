@@ -3,146 +3,19 @@
 use crate::{
     cases::{Random, soak},
     faults::{benign, faulty_cluster},
-    simulation::{Cluster, Started, WORLD, route},
+    model::{ARENA, Step, order, step},
+    simulation::{Cluster, Started, route},
 };
 use rondel::{
-    DataType, ReduceOp,
+    Error,
     algo::{self, Algorithm},
-    engine::{EngineConfig, Route, Submission, call::Call},
-    plan::{Alias, Collective, Layout, Rank, Shape},
+    engine::{EngineConfig, Route},
+    error::{Cause, Failure},
+    plan::{Collective, Rank, Shape},
 };
 use rondel_mem::MemConfig;
-use rondel_transport_api::faults::Faults;
-
-/// Elements of each rank's memory, all of which programs may use.
-const ARENA: usize = 600;
-/// Most elements of a block.
-const COUNT: usize = 24;
-
-/// What one rank does in an operation. Offsets and lengths are in elements of its arena.
-#[derive(Clone, Debug)]
-struct Part {
-    /// Rank of the job.
-    rank: usize,
-    collective: Collective,
-    /// The root; of a send or receive, the peer.
-    root: Rank,
-    alias: Alias,
-    input: Range,
-    output: Range,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Range {
-    start: usize,
-    len: usize,
-}
-
-impl Range {
-    fn overlaps(self, other: Range) -> bool {
-        self.len > 0
-            && other.len > 0
-            && self.start < other.start + other.len
-            && other.start < self.start + self.len
-    }
-    fn of(self, arena: &[i64]) -> &[i64] {
-        &arena[self.start..self.start + self.len]
-    }
-}
-
-/// One operation of all its ranks. `parts` are in the order of the communicator, those of a send and its receive in this one.
-#[derive(Clone, Debug)]
-struct Step {
-    team: usize,
-    op: ReduceOp,
-    count: usize,
-    parts: Vec<Part>,
-}
-
-impl Step {
-    fn is_point_to_point(&self) -> bool {
-        self.parts[0].collective == Collective::Send
-    }
-
-    /// Whether the order of the two matters: on any rank's memory, or to the matching of messages.
-    fn is_ordered_with(&self, other: &Step) -> bool {
-        let same_kind = match (self.is_point_to_point(), other.is_point_to_point()) {
-            (false, false) => true,
-            (true, true) => {
-                self.parts[0].rank == other.parts[0].rank && self.parts[1].rank == other.parts[1].rank
-            }
-            _ => false,
-        };
-        self.team == other.team && same_kind
-            || self.parts.iter().any(|a| other.parts.iter().any(|b| a.rank == b.rank && a.clashes(b)))
-    }
-
-    /// What it does to everybody's memory.
-    fn apply(&self, arenas: &mut [Vec<i64>]) {
-        let inputs: Vec<Vec<i64>> =
-            self.parts.iter().map(|part| part.input.of(&arenas[part.rank]).to_vec()).collect();
-        let combine = |at: usize| {
-            let values = inputs.iter().map(|input| input[at]);
-            match self.op {
-                ReduceOp::Max => values.max(),
-                ReduceOp::Min => values.min(),
-                _ => values.reduce(i64::wrapping_add),
-            }
-            .expect("somebody takes part")
-        };
-        let root = self.parts[0].root as usize;
-        for (rank, part) in self.parts.iter().enumerate() {
-            for k in 0..part.output.len {
-                let (block, within) = (k / self.count, k % self.count);
-                arenas[part.rank][part.output.start + k] = match part.collective {
-                    Collective::AllReduce | Collective::Reduce => combine(k),
-                    Collective::ReduceScatter => combine(rank * self.count + k),
-                    Collective::AllGather | Collective::Gather => inputs[block][within],
-                    Collective::Broadcast => inputs[root][k],
-                    Collective::AllToAll => inputs[block][rank * self.count + within],
-                    Collective::Scatter => inputs[root][rank * self.count + k],
-                    Collective::Recv => inputs[0][k],
-                    Collective::Barrier | Collective::Send => unreachable!("they have no output"),
-                };
-            }
-        }
-    }
-}
-
-impl Part {
-    fn clashes(&self, other: &Part) -> bool {
-        let extents =
-            |part: &Part| [(part.input, matches!(part.alias, Alias::OutputAt(_))), (part.output, true)];
-        let ours = extents(self);
-        let theirs = extents(other);
-        ours.iter().any(|a| theirs.iter().any(|b| (a.1 || b.1) && a.0.overlaps(b.0)))
-    }
-
-    fn submission(&self, step: &Step, nranks: u32, arena: &mut [i64]) -> Submission {
-        let base = arena.as_mut_ptr();
-        let at = |range: Range| base.wrapping_add(range.start).cast::<u8>();
-        let absent = std::ptr::null_mut();
-        let has = |layout| layout != Layout::Absent;
-        let rooted = Shape::flat(nranks).with_root(self.root);
-        let me = step.parts.iter().position(|part| part.rank == self.rank).expect("its own part") as Rank;
-        let (input, output) = (self.collective.input(me, &rooted), self.collective.output(me, &rooted));
-        Submission {
-            call: Call {
-                seq: 0,
-                collective: self.collective,
-                dtype: DataType::I64,
-                op: self.collective.reduces().then_some(step.op),
-                count: step.count as u64,
-                root: self.root,
-            },
-            reduction: step.op.reduction(DataType::I64, nranks).expect("defined for integers"),
-            input: if has(input) { at(self.input) } else { absent },
-            output: if has(output) { at(self.output) } else { absent },
-            alias: self.alias,
-            timeout: None,
-        }
-    }
-}
+use rondel_transport_api::faults::{Faults, Loss};
+use std::time::Duration;
 
 /// Communicators, what is done on them, and in which order each rank begins it.
 struct Program {
@@ -172,36 +45,25 @@ impl Program {
         Self { seed, nranks, teams, steps, orders }
     }
 
+    /// All of it goes well, and memory is what the model says; also where ranks dawdle, and leave as soon as they have
+    /// done their part.
     fn run(&self, random: &mut Random) {
-        let mut cluster = self.cluster(random);
-        let fresh = |rank: u32| (0..ARENA).map(|k| (rank as usize * 1000 + k) as i64).collect::<Vec<_>>();
-        let mut arenas: Vec<Vec<i64>> = (0..self.nranks).map(fresh).collect();
+        let mut arenas = self.arenas();
         let mut model = arenas.clone();
         self.steps.iter().for_each(|step| step.apply(&mut model));
 
-        let mut started: Vec<Started> = Vec::new();
-        let mut next = vec![0; arenas.len()];
-        let pace = 1 + random.below(12);
-        loop {
-            let unfinished: Vec<usize> =
-                (0..arenas.len()).filter(|&rank| next[rank] < self.orders[rank].len()).collect();
-            if unfinished.is_empty() {
-                break;
-            }
-            let rank = unfinished[random.below(unfinished.len())];
-            let (step, part) = self.orders[rank][next[rank]];
-            next[rank] += 1;
-            let step = &self.steps[step];
-            let nranks = self.teams[step.team].len() as u32;
-            let submission = step.parts[part].submission(step, nranks, &mut arenas[rank]);
-            let submitted = cluster.submit(step.team, rank, submission);
-            started.push(submitted.unwrap_or_else(|error| panic!("seed {}: {error}", self.seed)));
-            for _ in 0..random.below(pace) {
-                cluster.look(random.below(arenas.len()));
+        let mut cluster = self.cluster(random, None);
+        let habits = Habits { death: None, leaving: random.chance(30) };
+        let started = self.start(random, &mut cluster, &mut arenas, habits);
+        if habits.leaving {
+            for _ in 0..1000 {
+                self.let_go(&mut cluster, &started);
+                cluster.step();
             }
         }
-        cluster.finish(&started);
-        for started in started {
+        let all: Vec<Started> = started.into_iter().map(|(_, started)| started).collect();
+        cluster.finish(&all);
+        for started in all {
             cluster.outcome(started).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
         }
         for (rank, (arena, model)) in arenas.iter().zip(&model).enumerate() {
@@ -210,15 +72,149 @@ impl Program {
         }
     }
 
-    fn cluster(&self, random: &mut Random) -> Cluster {
+    /// A rank dies on the way. Everything of the others ends: well, where it was no member. Returns how many operations
+    /// failed.
+    fn run_with_death(&self, random: &mut Random) -> usize {
+        let mut arenas = self.arenas();
+        let mut cluster = self.cluster(random, None);
+        let death = Death {
+            victim: random.below(arenas.len()),
+            after: random.below(2 * self.steps.len()),
+            news: Duration::from_millis([0, 100, 500][random.below(3)]),
+        };
+        let habits = Habits { death: Some(death), leaving: false };
+        let started = self.start(random, &mut cluster, &mut arenas, habits);
+        self.end(&mut cluster, &mut arenas, started, |team, failure| {
+            assert!(self.teams[team].contains(&(death.victim as Rank)), "seed {}: {failure}", self.seed);
+            assert_eq!(failure.culprit(), self.rank_in(team, death.victim), "seed {}: {failure}", self.seed);
+        })
+    }
+
+    /// A lane breaks on the way. Everything ends, and only operations of one communicator fail. Returns how many.
+    fn run_with_loss(&self, random: &mut Random) -> usize {
+        let mut arenas = self.arenas();
+        let loss = Loss { after: random.below(60) as u64, lane: None };
+        let at = random.below(arenas.len());
+        let mut cluster = self.cluster(random, Some((at, loss)));
+        let started = self.start(random, &mut cluster, &mut arenas, Habits::default());
+        let mut failed = None;
+        self.end(&mut cluster, &mut arenas, started, |team, failure| {
+            assert!(matches!(failure.cause, Cause::LaneLost { .. }), "seed {}: {failure}", self.seed);
+            assert_eq!(*failed.get_or_insert(team), team, "seed {}: {failure}", self.seed);
+        })
+    }
+
+    /// Waits for the end of everything; then nobody touches any memory. Returns how many operations failed.
+    fn end(
+        &self,
+        cluster: &mut Cluster,
+        arenas: &mut [Vec<i64>],
+        started: Vec<(usize, Started)>,
+        mut check: impl FnMut(usize, &Failure),
+    ) -> usize {
+        let all: Vec<Started> = started.iter().map(|&(_, started)| started).collect();
+        cluster.finish_within(&all, Duration::from_secs(5));
+        let mut failures = 0;
+        for (team, started) in started {
+            if !cluster.is_alive(started.rank) {
+                continue;
+            }
+            match cluster.outcome(started) {
+                Ok(()) => {}
+                Err(Error::Failed(failure)) => {
+                    check(team, &failure);
+                    failures += 1;
+                }
+                Err(other) => panic!("seed {}: {other}", self.seed),
+            }
+        }
+        arenas.iter_mut().for_each(|arena| arena.fill(-1));
+        cluster.idle(Duration::from_millis(1500));
+        assert!(arenas.iter().flatten().all(|&value| value == -1), "seed {}: memory was written", self.seed);
+        failures
+    }
+
+    fn rank_in(&self, team: usize, of_job: usize) -> Option<Rank> {
+        self.teams[team].iter().position(|&member| member as usize == of_job).map(|rank| rank as Rank)
+    }
+
+    fn arenas(&self) -> Vec<Vec<i64>> {
+        let fresh = |rank: u32| (0..ARENA).map(|k| (rank as usize * 1000 + k) as i64).collect();
+        (0..self.nranks).map(fresh).collect()
+    }
+
+    /// Begins every rank's parts in its order, the ranks in any order. Returns what was begun, by communicator.
+    fn start(
+        &self,
+        random: &mut Random,
+        cluster: &mut Cluster,
+        arenas: &mut [Vec<i64>],
+        Habits { death, leaving }: Habits,
+    ) -> Vec<(usize, Started)> {
+        let mut started = Vec::new();
+        let mut next = vec![0; arenas.len()];
+        let pace = 1 + random.below(12);
+        for turn in 0.. {
+            if let Some(Death { victim, news, .. }) = death.filter(|death| death.after == turn) {
+                cluster.kill(victim);
+                cluster.report_end(victim, news);
+            }
+            let has_more = |&rank: &usize| cluster.is_alive(rank) && next[rank] < self.orders[rank].len();
+            let ranks: Vec<usize> = (0..arenas.len()).filter(has_more).collect();
+            if ranks.is_empty() && death.is_none_or(|death| death.after <= turn) {
+                break;
+            }
+            for _ in 0..random.below(pace) {
+                cluster.look(random.below(arenas.len()));
+            }
+            if leaving {
+                self.let_go(cluster, &started);
+                if random.chance(3) {
+                    cluster.idle(Duration::from_secs(2));
+                }
+            }
+            if ranks.is_empty() {
+                continue;
+            }
+            let rank = ranks[random.below(ranks.len())];
+            let (step, part) = self.orders[rank][next[rank]];
+            next[rank] += 1;
+            let step = &self.steps[step];
+            let nranks = self.teams[step.team].len() as u32;
+            let submission = step.parts[part].submission(step, nranks, &mut arenas[rank]);
+            match cluster.submit(step.team, rank, submission) {
+                Ok(operation) => started.push((step.team, operation)),
+                // What has failed already is no news; without faults, the model finds what is missing.
+                Err(Error::Failed(_)) => {}
+                Err(other) => panic!("seed {}: {other}", self.seed),
+            }
+        }
+        started
+    }
+
+    /// Whoever has done its part says goodbye.
+    fn let_go(&self, cluster: &mut Cluster, started: &[(usize, Started)]) {
+        for rank in 0..self.orders.len() {
+            let of_rank = || started.iter().map(|&(_, started)| started).filter(|s| s.rank == rank);
+            let has_begun_all = of_rank().count() == self.orders[rank].len();
+            if has_begun_all && !cluster.has_left(rank) && of_rank().all(|started| cluster.is_over(started)) {
+                cluster.leave(rank);
+            }
+        }
+    }
+
+    fn cluster(&self, random: &mut Random, loss: Option<(usize, Loss)>) -> Cluster {
         let mem = MemConfig {
             eager: [0, 64, 1024][random.below(3)],
             window: [1, 2, 16][random.below(3)],
             reduces: random.chance(50),
             ..MemConfig::default()
         };
-        let faults: Vec<Faults> = (0..self.nranks)
-            .map(|_| if random.chance(50) { benign(random) } else { Faults::default() })
+        let faults: Vec<Faults> = (0..self.nranks as usize)
+            .map(|rank| Faults {
+                loss: loss.filter(|(at, _)| *at == rank).map(|(_, loss)| loss),
+                ..if random.chance(50) { benign(random) } else { Faults::default() }
+            })
             .collect();
         let mut routes = (0..self.teams.len()).map(|_| random.next()).collect::<Vec<_>>().into_iter();
         let mut choose = |nranks| {
@@ -237,6 +233,22 @@ impl Program {
     }
 }
 
+/// What ranks do besides the program.
+#[derive(Clone, Copy, Debug, Default)]
+struct Habits {
+    death: Option<Death>,
+    /// They dawdle, and leave when they have done their part.
+    leaving: bool,
+}
+
+/// When a rank dies, in begun operations of all ranks, and how long its host takes to tell.
+#[derive(Clone, Copy, Debug)]
+struct Death {
+    victim: usize,
+    after: usize,
+    news: Duration,
+}
+
 /// Any way of doing a collective, the same on every rank.
 fn any_route(seed: u64, nranks: u32, collective: Collective, bytes: u64) -> Route {
     // A send and its receive are cut alike.
@@ -252,89 +264,30 @@ fn any_route(seed: u64, nranks: u32, collective: Collective, bytes: u64) -> Rout
     }
 }
 
-fn step(random: &mut Random, teams: &[Vec<Rank>]) -> Step {
-    use Collective::*;
-    let team = if random.chance(40) { WORLD } else { random.below(teams.len()) };
-    let members = &teams[team];
-    let count = 1 + random.below(COUNT);
-    let op = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min][random.below(3)];
-    let n = members.len();
-    if random.chance(30) {
-        let from = random.below(n);
-        let to = (from + 1 + random.below(n - 1)) % n;
-        let range = |random: &mut Random| Range { start: random.below(ARENA - COUNT), len: count };
-        let none = Range { start: 0, len: 0 };
-        let part = |rank: usize, collective, peer: usize, input, output| Part {
-            rank: members[rank] as usize,
-            collective,
-            root: peer as Rank,
-            alias: Alias::None,
-            input,
-            output,
-        };
-        let parts =
-            vec![part(from, Send, to, range(random), none), part(to, Recv, from, none, range(random))];
-        return Step { team, op, count, parts };
-    }
-    let all = [AllReduce, ReduceScatter, AllGather, Broadcast, Reduce, AllToAll, Gather, Scatter, Barrier];
-    let collective = all[random.below(all.len())];
-    let root = if collective.has_root() { random.below(n) as Rank } else { 0 };
-    let shape = Shape::flat(n as u32).with_root(root);
-    let part = |rank: usize| place(random, members[rank] as usize, rank as Rank, collective, &shape, count);
-    let parts = (0..n).map(part).collect();
-    Step { team, op, count, parts }
-}
-
-/// Where a rank's buffers of a collective lie.
-fn place(
-    random: &mut Random,
-    of_job: usize,
-    rank: Rank,
-    collective: Collective,
-    shape: &Shape,
-    count: usize,
-) -> Part {
-    let elements = |layout| match layout {
-        Layout::Absent => 0,
-        Layout::Flat => count,
-        Layout::Blocked(blocks) => blocks as usize * count,
-    };
-    let lens = [elements(collective.input(rank, shape)), elements(collective.output(rank, shape))];
-    let alias = collective.in_place(rank, shape).filter(|_| random.chance(50)).unwrap_or(Alias::None);
-    let mut any = |len: usize| Range { start: random.below(ARENA - len), len };
-    let (input, output) = loop {
-        let (mut input, mut output) = (any(lens[0]), any(lens[1]));
-        match alias {
-            Alias::None if input.overlaps(output) => continue,
-            Alias::None => {}
-            Alias::InputAt(block) => input.start = output.start + block as usize * count,
-            Alias::OutputAt(block) => output.start = input.start + block as usize * count,
-        }
-        break (input, output);
-    };
-    Part { rank: of_job, collective, root: shape.root, alias, input, output }
-}
-
-/// One of the orders in which a rank may begin its parts: only what does not depend on each other changes places.
-fn order(random: &mut Random, rank: usize, steps: &[Step]) -> Vec<(usize, usize)> {
-    let part = |step: &Step| step.parts.iter().position(|part| part.rank == rank);
-    let mut order: Vec<(usize, usize)> =
-        steps.iter().enumerate().filter_map(|(k, step)| part(step).map(|part| (k, part))).collect();
-    for _ in 0..order.len() * 3 {
-        let at = random.below(order.len().max(2) - 1);
-        if let Some(&[(a, _), (b, _)]) = order.get(at..at + 2)
-            && !steps[a].is_ordered_with(&steps[b])
-        {
-            order.swap(at, at + 1);
-        }
-    }
-    order
-}
-
 #[test]
 fn random_programs_do_what_the_model_says() {
-    for seed in 0..1500 * soak() {
+    for seed in 0..2500 * soak() {
         let mut random = Random::new(seed);
         Program::new(&mut random, seed).run(&mut random);
     }
+}
+
+#[test]
+fn a_death_within_a_program_ends_what_it_must_and_nothing_else() {
+    let mut failures = 0;
+    for seed in 0..1000 * soak() {
+        let mut random = Random::new(seed ^ 0xdead);
+        failures += Program::new(&mut random, seed).run_with_death(&mut random);
+    }
+    assert!(failures > 2000, "only {failures} operations failed: the deaths came too late");
+}
+
+#[test]
+fn a_lane_lost_within_a_program_ends_one_communicator() {
+    let mut failures = 0;
+    for seed in 0..1000 * soak() {
+        let mut random = Random::new(seed ^ 0x1057);
+        failures += Program::new(&mut random, seed).run_with_loss(&mut random);
+    }
+    assert!(failures > 2000, "only {failures} operations failed: the losses came too late");
 }

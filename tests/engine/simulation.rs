@@ -1,14 +1,12 @@
 //! Many engines in one thread, over `mem`, with a clock that is a variable.
 
+mod watchers;
+
 use crate::buffers::Buffers;
 use rondel::{
     Error, ReduceOp,
     algo::Algorithm,
-    bootstrap::{Answer, Liveness, Notice},
-    engine::{
-        CommId, CommSpec, Command, Engine, EngineConfig, OperationId, Path, Route, Submission, call::Call,
-    },
-    error::{Cause, Failure},
+    engine::{CommId, CommSpec, Engine, EngineConfig, OperationId, Path, Route, Submission, call::Call},
     plan::{Collective, Rank, Shape},
 };
 use rondel_mem::{MemConfig, MemTransport};
@@ -21,6 +19,7 @@ use std::{
     },
     time::Duration,
 };
+use watchers::Letter;
 
 /// Virtual time that passes when nothing moves.
 const TICK: Duration = Duration::from_millis(20);
@@ -47,13 +46,6 @@ struct Team {
     comms: Vec<Option<CommId>>,
 }
 
-/// A notice that reaches its rank at a given time.
-struct Letter {
-    due: Duration,
-    to: usize,
-    notice: Notice,
-}
-
 /// One engine a rank, and what the watchers would do between them.
 pub(crate) struct Cluster {
     pub(crate) engines: Vec<Engine>,
@@ -64,6 +56,7 @@ pub(crate) struct Cluster {
     adverts: Vec<Advert>,
     teams: Vec<Team>,
     alive: Vec<bool>,
+    left: Vec<bool>,
     /// How long the answer to an inquiry takes; `None`: nobody ever answers.
     pub(crate) answers_after: Option<Duration>,
     letters: Vec<Letter>,
@@ -104,6 +97,7 @@ impl Cluster {
         let engine = |endpoint| Engine::new(config.clone(), vec![endpoint], None);
         let mut cluster = Self {
             alive: vec![true; endpoints.len()],
+            left: vec![false; endpoints.len()],
             engines: endpoints.into_iter().map(engine).collect(),
             now: Duration::ZERO,
             clock,
@@ -217,20 +211,16 @@ impl Cluster {
             started[rank] = Some(submitted.expect("the communicator is healthy"));
         }
         for _ in 0..10_000_000 {
-            let mut over = 0;
-            for rank in 0..submissions.len() {
-                let Some(operation) = started[rank] else {
-                    over += 1;
-                    continue;
-                };
+            if started.iter().all(Option::is_none) {
+                return;
+            }
+            for (rank, slot) in started.iter_mut().enumerate() {
+                let Some(operation) = *slot else { continue };
                 self.look(rank);
                 if let Some(outcome) = self.engines[rank].take_outcome(operation) {
                     outcome.expect("it goes well");
-                    started[rank] = None;
+                    *slot = None;
                 }
-            }
-            if over == submissions.len() {
-                return;
             }
         }
         panic!("not over: {:?}", self.engines);
@@ -308,85 +298,6 @@ impl Cluster {
     pub(crate) fn kill(&mut self, rank: usize) {
         self.alive[rank] = false;
         self.engines[rank] = Engine::new(self.config.clone(), Vec::new(), None);
-    }
-
-    /// Every other rank's watcher learns that a rank's process has ended.
-    pub(crate) fn report_end(&mut self, rank: usize, after: Duration) {
-        for to in (0..self.engines.len()).filter(|&to| to != rank) {
-            let failure = Failure {
-                origin: to as Rank,
-                comm: None,
-                cause: Cause::ProcessEnded { rank: rank as Rank, how: "killed by signal 9".into() },
-                waiting: None,
-                agreed: false,
-            };
-            self.send(to, after, Notice::Failed(Arc::new(failure)));
-        }
-    }
-
-    /// A rank says goodbye to the job: it closes its communicators, and every other rank's watcher hears of it.
-    pub(crate) fn leave(&mut self, rank: usize) {
-        for team in 0..self.teams.len() {
-            if let Some(comm) = self.teams[team].comms[rank] {
-                self.engines[rank].close(comm);
-            }
-        }
-        for to in (0..self.engines.len()).filter(|&to| to != rank) {
-            self.send(to, Duration::ZERO, Notice::Left(rank as Rank));
-        }
-    }
-
-    fn send(&mut self, to: usize, after: Duration, notice: Notice) {
-        self.letters.push(Letter { due: self.now.saturating_add(after), to, notice });
-    }
-
-    /// Hands out the notices that are due. Returns whether there were any.
-    fn deliver(&mut self) -> bool {
-        let mut any = false;
-        while let Some(at) = self.letters.iter().position(|letter| letter.due <= self.now) {
-            let Letter { to, notice, .. } = self.letters.remove(at);
-            if self.alive[to] {
-                self.engines[to].handle_notice(notice);
-            }
-            any = true;
-        }
-        any
-    }
-
-    /// Does for a rank what its watcher would do. Returns whether it had to do anything.
-    fn carry(&mut self, from: usize) -> bool {
-        if !self.engines[from].has_commands() {
-            return false;
-        }
-        let commands: Vec<Command> = self.engines[from].take_commands().collect();
-        for command in commands {
-            match command {
-                Command::Offer { to, offer } => {
-                    let notice = Notice::Offer { from: from as Rank, offer };
-                    self.send(to as usize, Duration::ZERO, notice);
-                }
-                Command::Inquire { about, comm, seq } => {
-                    let Some(after) = self.answers_after else { continue };
-                    let asked = about as usize;
-                    let answer = Answer {
-                        about,
-                        comm,
-                        seq,
-                        entered: self.last.get(&(asked, comm)).copied().unwrap_or(0),
-                        completed: 0,
-                        call: self.entered.get(&(asked, comm, seq)).copied(),
-                        liveness: if self.alive[asked] { Liveness::Alive } else { Liveness::NoAnswer },
-                    };
-                    self.send(from, after, Notice::Answer(answer));
-                }
-                Command::Declare(failure) => {
-                    for to in (0..self.engines.len()).filter(|&to| to != from) {
-                        self.send(to, Duration::ZERO, Notice::Failed(failure.clone()));
-                    }
-                }
-            }
-        }
-        true
     }
 }
 
