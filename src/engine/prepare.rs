@@ -387,12 +387,17 @@ impl Engine {
                 page.completed(slot, call.seq);
             }
         }
-        if self.unfinished > 0 {
-            // Operations on the same memory may have waited for this one, on any communicator.
-            for comm in 0..self.comms.len() {
-                for queue in 0..self.comms[comm].issue.len() {
-                    self.issue(comm, queue);
-                }
+        self.issue_all();
+    }
+
+    /// An operation is over: others on the same memory may have waited for it, on any communicator.
+    pub(super) fn issue_all(&mut self) {
+        if self.unfinished == 0 {
+            return;
+        }
+        for comm in 0..self.comms.len() {
+            for queue in 0..self.comms[comm].issue.len() {
+                self.issue(comm, queue);
             }
         }
     }

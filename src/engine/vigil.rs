@@ -417,6 +417,7 @@ impl Engine {
             }
         }
         self.refused.retain(|&(run, _)| self.runs[run.0 as usize].is_some());
+        self.issue_all();
     }
 }
 
