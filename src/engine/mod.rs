@@ -250,7 +250,6 @@ pub struct Engine {
     pub(crate) commands: Vec<Command>,
     pub(crate) page: Option<Arc<StatusPage>>,
     pub(crate) lost: Vec<vigil::LostLane>,
-    pub(crate) gone: Vec<Rank>,
     pub(crate) unfinished: u32,
     pub(crate) now: Duration,
 }
@@ -308,7 +307,6 @@ impl Engine {
             commands: Vec::new(),
             page,
             lost: Vec::new(),
-            gone: Vec::new(),
             unfinished: 0,
             now: Duration::ZERO,
         }

@@ -73,6 +73,13 @@ pub(crate) struct Prepared {
     users: u32,
 }
 
+impl Prepared {
+    /// Whether anything is exchanged with a peer.
+    pub(super) fn concerns(&self, peer: Rank) -> bool {
+        self.plan.lanes().iter().any(|lane| lane.peer() == peer)
+    }
+}
+
 /// One execution in flight: a round of an operation on one channel.
 #[derive(Debug)]
 pub(crate) struct Run {

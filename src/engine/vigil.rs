@@ -13,7 +13,7 @@ use super::{
 use crate::{
     bootstrap::{Answer, Liveness},
     error::{Cause, Error, Failure, Ranks, Waiting},
-    plan::{Collective, Lane, Op, Rank},
+    plan::{Collective, Lane, LaneIndex, Op, Rank},
 };
 use rondel_transport_api::TransportError;
 use std::{sync::Arc, time::Duration};
@@ -100,21 +100,42 @@ impl Engine {
     /// Ends lanes whose cause nobody named in time.
     fn judge_lost_lanes(&mut self) {
         let (now, grace) = (self.now, self.config.grace);
-        let due: Vec<LostLane> = {
-            let (due, rest) = std::mem::take(&mut self.lost)
-                .into_iter()
-                .partition(|l| now.saturating_sub(l.since) >= grace);
-            self.lost = rest;
-            due
-        };
-        for LostLane { comm, peer, error, .. } in due {
-            let needed = self.operations.iter().flatten().any(|o| o.comm == comm && o.outcome.is_none());
-            match error {
-                Some(error) => self.fail(comm, Cause::LaneLost { peer, error }, true),
-                None if needed => self.fail(comm, Cause::Left { rank: peer }, true),
-                None => {}
+        let lost = std::mem::take(&mut self.lost);
+        for lane in lost {
+            let LostLane { comm, peer, .. } = lane;
+            if self.comms[comm].failure.is_some() || self.comms[comm].closed {
+                continue;
+            }
+            let is_due = now.saturating_sub(lane.since) >= grace;
+            match lane.error {
+                Some(error) if is_due => self.fail(comm, Cause::LaneLost { peer, error }, true),
+                None if is_due && self.needs(comm, peer) => {
+                    self.fail(comm, Cause::Left { rank: peer }, true);
+                }
+                // Who said goodbye may be needed later.
+                error => self.lost.push(LostLane { error, ..lane }),
             }
         }
+    }
+
+    /// Whether something of a communicator's operations is still to be exchanged with a peer.
+    fn needs(&self, comm: usize, peer: Rank) -> bool {
+        let under_way = self.runs.iter().flatten().filter(|run| run.comm == comm).any(|run| {
+            let unposted = |(index, lane): (u32, &Lane)| {
+                lane.peer() == peer && !run.execution.has_posted_all(LaneIndex(index))
+            };
+            (0..).zip(run.plan.lanes()).any(unposted)
+                || waiting_lanes(run).any(|(_, lane)| lane.peer() == peer)
+        });
+        let mut operations = self.operations.iter().flatten();
+        under_way
+            || operations.any(|operation| {
+                let started: u32 = operation.under_way.iter().sum();
+                operation.comm == comm
+                    && operation.outcome.is_none()
+                    && operation.runs_left > started
+                    && self.prepared[operation.prepared as usize].as_ref().is_some_and(|of| of.concerns(peer))
+            })
     }
 
     /// Asks those whom an operation waits for (or everybody) what they are doing.
@@ -294,8 +315,6 @@ impl Engine {
     pub(super) fn handle_closed(&mut self, lane: u32, cause: Option<TransportError>) {
         let lane = &mut self.lanes[lane as usize];
         lane.phase = Phase::Closed;
-        lane.sending.clear();
-        lane.receiving.clear();
         let (comm, peer) = (lane.comm, lane.peer);
         if self.comms[comm].failure.is_none() && !self.comms[comm].closed {
             self.lose(comm, peer, cause);
@@ -313,9 +332,6 @@ impl Engine {
 
     /// A rank of the job said goodbye.
     pub(super) fn handle_left(&mut self, job_rank: Rank) {
-        if !self.gone.contains(&job_rank) {
-            self.gone.push(job_rank);
-        }
         for comm in 0..self.comms.len() {
             let Some(peer) = self.comms[comm].rank_of(job_rank) else { continue };
             if self.comms[comm].failure.is_none() && !self.comms[comm].closed {
@@ -333,6 +349,14 @@ impl Engine {
             let concerned = [Some(news.origin), news.culprit()];
             let ours = |rank: Rank| self.comms[comm].rank_of(rank);
             if concerned.into_iter().flatten().all(|rank| ours(rank).is_none()) {
+                continue;
+            }
+            // Who left of its own will fails only those who still need it.
+            if let Cause::Left { rank } = news.cause
+                && rank == news.origin
+                && let Some(peer) = ours(rank)
+            {
+                self.lose(comm, peer, None);
                 continue;
             }
             let renamed = news.renamed(ours);
