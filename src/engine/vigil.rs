@@ -33,8 +33,16 @@ pub(crate) struct Vigil {
     warned: bool,
     published: bool,
     answers: Vec<Answer>,
-    /// A message of another call came from this peer; its call is being asked for.
-    mismatch: Option<(Rank, Duration)>,
+    mismatch: Option<Suspicion>,
+}
+
+/// A message of another call came from a peer, which is asked what it called.
+#[derive(Clone, Copy, Debug)]
+struct Suspicion {
+    peer: Rank,
+    since: Duration,
+    /// The number that it was asked about last.
+    seq: u64,
 }
 
 /// A lane that ended while it was needed.
@@ -76,9 +84,9 @@ impl Engine {
             let (vigil, deadline) = (&operation.vigil, operation.deadline);
             let idle = now.saturating_sub(vigil.moved);
             let asked_for = vigil.asked.map(|at| now.saturating_sub(at));
-            if let Some((peer, at)) = vigil.mismatch {
-                if now.saturating_sub(at) > ANSWER_WITHIN {
-                    self.fail_mismatch(id, peer, None);
+            if let Some(Suspicion { peer, since, .. }) = vigil.mismatch {
+                if now.saturating_sub(since) > ANSWER_WITHIN {
+                    self.fail_mismatch(id, operation.submission.call, peer, None);
                 }
             } else if now >= deadline {
                 self.fail_deadline(id);
@@ -86,7 +94,9 @@ impl Engine {
                 let (asked_all, warned) = (vigil.asked_all, vigil.warned);
                 match asked_for {
                     None => self.ask(id, false),
-                    Some(ago) if ago > self.config.stall_after && !asked_all => self.ask(id, true),
+                    Some(ago) if !asked_all && (ago > self.config.stall_after || self.peers_wait_too(id)) => {
+                        self.ask(id, true);
+                    }
                     Some(ago) if ago > self.config.warn_after => self.ask(id, asked_all),
                     Some(_) => {}
                 }
@@ -161,6 +171,17 @@ impl Engine {
         }
     }
 
+    /// All whom an operation waits for have said that they are in the same call: somebody else is to blame.
+    fn peers_wait_too(&self, id: OperationId) -> bool {
+        let Some(operation) = self.operation(id) else { return false };
+        let (members, seq) = (&self.comms[operation.comm].spec.members, operation.submission.call.seq);
+        let waits = |peer: Rank| {
+            let about = members[peer as usize];
+            operation.vigil.answers.iter().any(|answer| answer.about == about && answer.entered >= seq)
+        };
+        self.waits_for(id).0.into_iter().all(waits)
+    }
+
     fn publish_waiting(&self, id: OperationId) {
         let Some(operation) = self.operation(id) else { return };
         let (Some(page), Some(slot)) = (&self.page, self.comms[operation.comm].slot) else { return };
@@ -216,7 +237,7 @@ impl Engine {
 
     fn warn(&mut self, id: OperationId) {
         let Some(waiting) = self.waiting(id) else { return };
-        let what = self.operation(id).map(|o| self.findings(o.comm, &o.vigil.answers, o.submission.call.seq));
+        let what = self.operation(id).map(|o| self.findings(o.comm, &o.vigil.answers, &o.submission.call));
         let findings: Vec<String> =
             what.unwrap_or_default().iter().map(|(rank, what)| format!("rank {rank}: {what}")).collect();
         tracing::warn!("{waiting}; {}", findings.join("; "));
@@ -233,42 +254,78 @@ impl Engine {
         for slot in 0..self.operations.len() {
             let Some(operation) = self.operations[slot].as_mut() else { continue };
             let call = operation.submission.call;
-            if operation.outcome.is_some() || operation.comm != comm || call.seq != answer.seq {
+            if operation.outcome.is_some() || operation.comm != comm {
                 continue;
             }
             let id = OperationId { slot: slot as u32, generation: operation.generation };
-            let asked_about = operation.vigil.mismatch.is_some_and(|(suspect, _)| suspect == peer);
+            if let Some(suspicion) = operation.vigil.mismatch
+                && (suspicion.peer, suspicion.seq) == (peer, answer.seq)
+            {
+                return self.judge(id, suspicion, answer.call);
+            }
+            if call.seq != answer.seq {
+                continue;
+            }
             operation.vigil.answers.retain(|known| known.about != answer.about);
             operation.vigil.answers.push(answer.clone());
             let point_to_point = matches!(call.collective, Collective::Send | Collective::Recv);
             let theirs = answer.call.filter(|_| !point_to_point);
             let table = self.comms[comm].spec.table;
-            if theirs.is_some_and(|theirs| theirs.stamp(table) != call.stamp(table)) || asked_about {
-                return self.fail_mismatch(id, peer, theirs);
+            if theirs.is_some_and(|theirs| theirs.stamp(table) != call.stamp(table)) {
+                return self.fail_mismatch(id, call, peer, theirs);
             }
         }
     }
 
+    /// Names the call at which two ranks went apart. The message that showed it may belong to an earlier one than the
+    /// operation that received it: where the calls are equal, or the peer has not come so far, the one before is asked for.
+    fn judge(&mut self, id: OperationId, suspicion: Suspicion, theirs: Option<Call>) {
+        let Suspicion { peer, seq, .. } = suspicion;
+        let Some(operation) = self.operation(id) else { return };
+        let (comm, call) = (&self.comms[operation.comm], operation.submission.call);
+        let ours = match (call.collective, &self.page) {
+            // Only collectives are numbered alike on both sides.
+            (Collective::Send | Collective::Recv, _) => None,
+            _ if seq == call.seq => Some(call),
+            (_, Some(page)) => page.read(comm.spec.id).and_then(|status| status.collective(seq)),
+            (_, None) => None,
+        };
+        let Some(ours) = ours else { return self.fail_mismatch(id, call, peer, None) };
+        let differs = |theirs: &Call| theirs.stamp(comm.spec.table) != ours.stamp(comm.spec.table);
+        if theirs.as_ref().is_some_and(differs) {
+            return self.fail_mismatch(id, ours, peer, theirs);
+        }
+        let (about, comm) = (comm.spec.members[peer as usize], comm.spec.id);
+        self.commands.push(Command::Inquire { about, comm, seq: seq - 1 });
+        if let Some(operation) = self.operation_mut(id) {
+            operation.vigil.mismatch = Some(Suspicion { seq: seq - 1, ..suspicion });
+        }
+    }
+
     /// What the answers say about the ranks that did not do their part, culprits first.
-    fn findings(&self, comm: usize, answers: &[Answer], seq: u64) -> Vec<(Rank, String)> {
+    fn findings(&self, comm: usize, answers: &[Answer], call: &Call) -> Vec<(Rank, String)> {
+        let point_to_point = matches!(call.collective, Collective::Send | Collective::Recv);
+        let what = format!("{} #{}", call.collective.name(), call.seq);
         let mut found: Vec<(u8, Rank, String)> = answers
             .iter()
             .filter_map(|answer| self.comms[comm].rank_of(answer.about).map(|rank| (rank, answer)))
             .map(|(rank, answer)| {
-                let entered = answer.entered >= seq;
                 let last = if answer.entered == 0 {
                     "has not entered any collective".to_owned()
                 } else {
                     format!("its last collective is #{}, #{} is complete", answer.entered, answer.completed)
                 };
-                match (&answer.liveness, entered) {
-                    (Liveness::Stopped, false) => {
-                        (0, rank, format!("stopped by a signal, has not entered #{seq} ({last})"))
+                match answer.liveness {
+                    Liveness::Stopped => {
+                        (0, rank, format!("stopped by a signal or a debugger while {what} waits for it"))
                     }
-                    (Liveness::Stopped, true) => (0, rank, format!("stopped by a signal within #{seq}")),
-                    (Liveness::NoAnswer, _) => (1, rank, "does not answer".to_owned()),
-                    (Liveness::Alive, false) => (2, rank, format!("alive, has not entered #{seq} ({last})")),
-                    (Liveness::Alive, true) => (3, rank, format!("alive, has entered #{seq} and waits too")),
+                    Liveness::NoAnswer => (1, rank, "does not answer".to_owned()),
+                    // Sends and receives have numbers of their own, which the answer says nothing about.
+                    Liveness::Alive if point_to_point => (2, rank, format!("alive, {last}")),
+                    Liveness::Alive if answer.entered < call.seq => {
+                        (2, rank, format!("alive, has not entered {what} ({last})"))
+                    }
+                    Liveness::Alive => (3, rank, format!("alive, has entered {what} and waits too")),
                 }
             })
             .collect();
@@ -279,16 +336,16 @@ impl Engine {
     fn fail_deadline(&mut self, id: OperationId) {
         let Some(operation) = self.operation(id) else { return };
         let (comm, after) = (operation.comm, self.now.saturating_sub(operation.vigil.started));
-        let mut peers = self.findings(comm, &operation.vigil.answers, operation.submission.call.seq);
+        let mut peers = self.findings(comm, &operation.vigil.answers, &operation.submission.call);
         if peers.is_empty() {
             peers = self.waits_for(id).0.into_iter().map(|rank| (rank, "waited for".to_owned())).collect();
         }
         self.fail_waiting(comm, Cause::Deadline { after, peers }, Some(id), true);
     }
 
-    fn fail_mismatch(&mut self, id: OperationId, peer: Rank, theirs: Option<Call>) {
-        let Some(operation) = self.operation(id) else { return };
-        let (comm, call) = (operation.comm, operation.submission.call);
+    /// `call`, `theirs`: what this rank and the peer called where they went apart.
+    fn fail_mismatch(&mut self, id: OperationId, call: Call, peer: Rank, theirs: Option<Call>) {
+        let Some(comm) = self.operation(id).map(|operation| operation.comm) else { return };
         let rank = self.comms[comm].spec.rank;
         let cause = Cause::Mismatch { rank, call, peer, peer_call: theirs };
         self.fail_waiting(comm, cause, Some(id), true);
@@ -306,8 +363,8 @@ impl Engine {
         let comm_id = spec.id;
         let Some(operation) = self.operation_mut(id) else { return };
         if operation.vigil.mismatch.is_none() {
-            operation.vigil.mismatch = Some((peer, now));
             let seq = operation.submission.call.seq;
+            operation.vigil.mismatch = Some(Suspicion { peer, since: now, seq });
             self.commands.push(Command::Inquire { about, comm: comm_id, seq });
         }
     }
