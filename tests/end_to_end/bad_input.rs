@@ -91,7 +91,8 @@ fn lengths_that_do_not_fit() {
 fn buffers_that_overlap_by_accident() {
     ranks(2, |comm| {
         let mut memory = [1u64; 64];
-        let at = |element: usize| memory.as_mut_ptr().wrapping_add(element).cast::<u8>();
+        let start = memory.as_mut_ptr();
+        let at = |element: usize| start.wrapping_add(element).cast::<u8>();
         let (rank, count) = (comm.rank() as usize, 8);
         let raw = |collective: Collective, send: usize, recv: usize| RawCall {
             collective,
@@ -142,7 +143,7 @@ fn raw_calls_without_sense() {
             refused(call(RawCall { op: None, ..good }), &["all_reduce", "needs a reduction operator"]);
             refused(
                 call(RawCall { count: usize::MAX / 4, ..good }),
-                &["all_reduce", "u64", "do not fit into the address space"],
+                &["all_reduce", "uint64", "do not fit into the address space"],
             );
             refused(
                 call(RawCall { send: std::ptr::null(), ..good }),
@@ -165,7 +166,7 @@ fn operators_that_a_type_has_not() {
         if comm.rank() == 0 {
             refused(comm.all_reduce(ReduceOp::Avg, &mut [true; 4]), &["all_reduce", "avg", "bool"]);
             let scaled = ReduceOp::PreMulSum(rondel::Scalar::Float(0.5));
-            refused(comm.all_reduce(scaled, &mut [1i32; 4]), &["all_reduce", "mulsum:0.5", "i32"]);
+            refused(comm.all_reduce(scaled, &mut [1i32; 4]), &["all_reduce", "mulsum:0.5", "int32"]);
         }
         still_works(&comm);
     });

@@ -144,7 +144,7 @@ fn an_error_leaves_a_clean_state() {
         group.send(&comm, comm.rank(), &out).unwrap();
         group.recv(&comm, comm.rank(), &mut more[..5]).unwrap();
         let uneven = group.end().unwrap_err();
-        assert!(uneven.to_string().contains("10 x u8 to itself and receives 5 x u8"), "{uneven}");
+        assert!(uneven.to_string().contains("10 x uint8 to itself and receives 5 x uint8"), "{uneven}");
 
         exchange(&comm, |turn| turn);
         let mut sums = [1u32; 10];

@@ -20,10 +20,10 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Processes that are killed, and waited for, when this is dropped.
-pub struct Job {
+pub(crate) struct Job {
     scenario: String,
     nranks: u32,
-    pub port: u16,
+    pub(crate) port: u16,
     settings: Vec<(String, String)>,
     ranks: Vec<(Rank, Child)>,
     sender: Sender<Report>,
@@ -33,7 +33,7 @@ pub struct Job {
 
 impl Job {
     /// A job whose ranks are still to be started.
-    pub fn new(nranks: u32, scenario: &str) -> Self {
+    pub(crate) fn new(nranks: u32, scenario: &str) -> Self {
         let (sender, reports) = channel();
         Self {
             scenario: scenario.into(),
@@ -47,23 +47,23 @@ impl Job {
         }
     }
     /// A job whose ranks all run.
-    pub fn start(nranks: u32, scenario: &str) -> Self {
+    pub(crate) fn start(nranks: u32, scenario: &str) -> Self {
         let mut job = Self::new(nranks, scenario);
         job.start_all();
         job
     }
     /// Sets a variable for the ranks that are started afterwards.
-    pub fn set(mut self, name: &str, value: impl ToString) -> Self {
+    pub(crate) fn set(mut self, name: &str, value: impl ToString) -> Self {
         self.settings.push((name.into(), value.to_string()));
         self
     }
-    pub fn start_all(&mut self) {
+    pub(crate) fn start_all(&mut self) {
         for rank in 0..self.nranks {
             self.start_rank(rank, &[]);
         }
     }
     /// Starts one process with further variables.
-    pub fn start_rank(&mut self, rank: Rank, settings: &[(&str, &str)]) {
+    pub(crate) fn start_rank(&mut self, rank: Rank, settings: &[(&str, &str)]) {
         let program = std::env::current_exe().expect("the path of this test");
         let mut child = Command::new(program)
             .args(["worker::worker", "--exact", "--nocapture", "--test-threads=1"])
@@ -92,7 +92,7 @@ impl Job {
     }
 
     /// Sends a signal to a rank. Returns when.
-    pub fn signal(&self, rank: Rank, signal: i32) -> Duration {
+    pub(crate) fn signal(&self, rank: Rank, signal: i32) -> Duration {
         let (_, child) = self.ranks.iter().find(|(r, _)| *r == rank).expect("it was started");
         let at = monotonic_now();
         // SAFETY: takes no pointers; the process is our child and not yet waited for, so the number is its own.
@@ -102,12 +102,12 @@ impl Job {
     }
 
     /// Waits until a rank has reported an event, and returns the report.
-    pub fn await_event(&mut self, rank: Rank, event: &str) -> Report {
+    pub(crate) fn await_event(&mut self, rank: Rank, event: &str) -> Report {
         let what = format!("rank {rank} to report {event:?}");
         self.await_that(&what, |report| report.rank == rank && report.event == event)
     }
     /// Waits until every rank has reported an event.
-    pub fn await_all(&mut self, event: &str) {
+    pub(crate) fn await_all(&mut self, event: &str) {
         for rank in 0..self.nranks {
             self.await_event(rank, event);
         }
@@ -121,24 +121,21 @@ impl Job {
             match self.reports.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(report) => self.seen.push(report),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    panic!(
-                        "waited {PATIENCE:?} for {what} in {:?}; reports: {:#?}",
-                        self.scenario, self.seen
-                    )
+                    panic!("waited {PATIENCE:?} for {what} in {:?}; reports: {:#?}", self.scenario, self.seen)
                 }
             }
         }
     }
 
     /// The report of how a rank's part ended: `ok`, `usage`, `setup` or `failed`.
-    pub fn outcome(&mut self, rank: Rank) -> Report {
+    pub(crate) fn outcome(&mut self, rank: Rank) -> Report {
         let ends = ["ok", "usage", "setup", "failed"];
         let is = |report: &Report| report.rank == rank && ends.contains(&report.event.as_str());
         self.await_that(&format!("rank {rank} to end"), is)
     }
 
     /// Waits until all processes have ended by themselves, at most for `bound`.
-    pub fn finish(mut self, bound: Duration) {
+    pub(crate) fn finish(mut self, bound: Duration) {
         let end = Instant::now() + bound;
         for (rank, child) in &mut self.ranks {
             while child.try_wait().expect("a child can be waited for").is_none() {
@@ -165,7 +162,7 @@ impl Drop for Job {
 }
 
 /// A port that nobody listens on, outside the range that the kernel takes ports for connections from.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     const FIRST: u16 = 15_000;
     const PORTS: u16 = 15_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);

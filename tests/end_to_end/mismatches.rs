@@ -33,7 +33,7 @@ fn another_count() {
     disagree(
         |comm| comm.all_reduce(ReduceOp::Sum, &mut [1.0f32; 2000]),
         |comm| comm.all_reduce(ReduceOp::Sum, &mut [1.0f32; 1000]),
-        ["all_reduce #2 (2000 x f32, sum)", "all_reduce #2 (1000 x f32, sum)"],
+        ["all_reduce #2 (2000 x float, sum)", "all_reduce #2 (1000 x float, sum)"],
     );
 }
 
@@ -42,7 +42,7 @@ fn another_type() {
     disagree(
         |comm| comm.all_reduce(ReduceOp::Sum, &mut [1i32; 1000]),
         |comm| comm.all_reduce(ReduceOp::Sum, &mut [1.0f32; 1000]),
-        ["all_reduce #2 (1000 x i32, sum)", "all_reduce #2 (1000 x f32, sum)"],
+        ["all_reduce #2 (1000 x int32, sum)", "all_reduce #2 (1000 x float, sum)"],
     );
 }
 
@@ -51,7 +51,7 @@ fn another_operator() {
     disagree(
         |comm| comm.all_reduce(ReduceOp::Max, &mut [1.0f32; 100_000]),
         |comm| comm.all_reduce(ReduceOp::Sum, &mut [1.0f32; 100_000]),
-        ["all_reduce #2 (100000 x f32, max)", "all_reduce #2 (100000 x f32, sum)"],
+        ["all_reduce #2 (100000 x float, max)", "all_reduce #2 (100000 x float, sum)"],
     );
 }
 
@@ -60,7 +60,7 @@ fn another_root() {
     disagree(
         |comm| comm.broadcast(1, &mut [1u8; 100]).and_then(|()| comm.barrier()),
         |comm| comm.broadcast(0, &mut [1u8; 100]).and_then(|()| comm.barrier()),
-        ["broadcast #2 (100 x u8, root 1)", "broadcast #2 (100 x u8, root 0)"],
+        ["broadcast #2 (100 x uint8, root 1)", "broadcast #2 (100 x uint8, root 0)"],
     );
 }
 
@@ -69,7 +69,7 @@ fn another_collective() {
     disagree(
         |comm| comm.all_gather(&[1u64; 10], &mut vec![0; 10 * comm.nranks() as usize]),
         |comm| comm.all_reduce(ReduceOp::Sum, &mut [1u64; 10]),
-        ["all_gather #2 (10 x u64)", "all_reduce #2 (10 x u64, sum)"],
+        ["all_gather #2 (10 x uint64)", "all_reduce #2 (10 x uint64, sum)"],
     );
 }
 
@@ -78,7 +78,7 @@ fn nothing_against_something() {
     disagree(
         |comm| comm.all_reduce(ReduceOp::Sum, &mut [0u64; 0]).and_then(|()| comm.barrier()),
         |comm| comm.all_reduce(ReduceOp::Sum, &mut [1u64; 10]).and_then(|()| comm.barrier()),
-        ["all_reduce #2 (0 x u64, sum)", "all_reduce #2 (10 x u64, sum)"],
+        ["all_reduce #2 (0 x uint64, sum)", "all_reduce #2 (10 x uint64, sum)"],
     );
 }
 
@@ -87,7 +87,7 @@ fn one_call_too_few() {
     disagree(
         |comm| comm.barrier(),
         |comm| comm.all_reduce(ReduceOp::Sum, &mut [1u64; 10]).and_then(|()| comm.barrier()),
-        ["barrier #2", "all_reduce #2 (10 x u64, sum)"],
+        ["barrier #2", "all_reduce #2 (10 x uint64, sum)"],
     );
 }
 

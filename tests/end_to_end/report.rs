@@ -8,23 +8,23 @@ const MARK: &str = "@@report|";
 
 /// Something that a rank did, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    pub rank: Rank,
+pub(crate) struct Report {
+    pub(crate) rank: Rank,
     /// On the clock that all processes of the host share.
-    pub at: Duration,
-    pub event: String,
+    pub(crate) at: Duration,
+    pub(crate) event: String,
     /// The rank that a failure names.
-    pub culprit: Option<Rank>,
+    pub(crate) culprit: Option<Rank>,
     /// An error's sentence, or whatever the event is about.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 impl Report {
-    pub fn new(rank: Rank, event: &str, text: impl ToString) -> Self {
+    pub(crate) fn new(rank: Rank, event: &str, text: impl ToString) -> Self {
         Self { rank, at: monotonic_now(), event: event.into(), culprit: None, text: text.to_string() }
     }
     /// How a call went: `ok`, `usage`, `setup` or `failed`.
-    pub fn outcome<T>(rank: Rank, outcome: &Result<T, Error>) -> Self {
+    pub(crate) fn outcome<T>(rank: Rank, outcome: &Result<T, Error>) -> Self {
         match outcome {
             Ok(_) => Self::new(rank, "ok", ""),
             Err(Error::Failed(failure)) => {
@@ -34,15 +34,14 @@ impl Report {
             Err(error) => Self::new(rank, "usage", error),
         }
     }
-    pub fn send(&self) {
+    pub(crate) fn send(&self) {
         let culprit = self.culprit.map_or("-".to_owned(), |rank| rank.to_string());
         let text = self.text.replace('\n', " ");
-        let line =
-            format!("\n{MARK}{}|{}|{}|{culprit}|{text}\n", self.rank, self.at.as_nanos(), self.event);
+        let line = format!("\n{MARK}{}|{}|{}|{culprit}|{text}\n", self.rank, self.at.as_nanos(), self.event);
         // One write, so that lines of several threads do not mix. A reader that has gone ends nothing here.
         let _ = std::io::stdout().write_all(line.as_bytes());
     }
-    pub fn parse(line: &str) -> Option<Self> {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
         let mut fields = line.strip_prefix(MARK)?.splitn(5, '|');
         Some(Self {
             rank: fields.next()?.parse().ok()?,
@@ -55,7 +54,7 @@ impl Report {
 }
 
 /// The clock that reports carry.
-pub fn monotonic_now() -> Duration {
+pub(crate) fn monotonic_now() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is valid for the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };

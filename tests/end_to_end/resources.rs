@@ -23,9 +23,8 @@ fn many_local_ranks_start_soon() {
 fn a_communicator_needs_little_memory() {
     const RANKS: u32 = 8;
     let mut job = Job::start(RANKS, "memory");
-    let mut bytes_of = |rank, event| -> u64 {
-        job.await_event(rank, event).text.parse().expect("a number of bytes")
-    };
+    let mut bytes_of =
+        |rank, event| -> u64 { job.await_event(rank, event).text.parse().expect("a number of bytes") };
     for rank in 0..RANKS {
         let (counted, grown) = (bytes_of(rank, "memory"), bytes_of(rank, "resident"));
         eprintln!("rank {rank}: {counted} bytes counted, {grown} more resident");

@@ -163,7 +163,8 @@ fn types_and_operators() {
             let all = || (0..n).map(|rank| rank as i64);
             typed(&comm, ReduceOp::Max, |rank, i| rank as i64 - i as i64, |i| n as i64 - 1 - i as i64);
             typed(&comm, ReduceOp::Min, |rank, i| rank as i32 - i as i32, |i| -(i as i32));
-            let wrapped = |i: usize| all().fold(0u8, |sum, rank| sum.wrapping_add((rank * 50 + i as i64) as u8));
+            let wrapped =
+                |i: usize| all().fold(0u8, |sum, rank| sum.wrapping_add((rank * 50 + i as i64) as u8));
             typed(&comm, ReduceOp::Sum, |rank, i| (rank * 50 + i) as u8, wrapped);
             typed(&comm, ReduceOp::Sum, |rank, i| (rank + i) % n == 0, |_| true);
             typed(&comm, ReduceOp::Prod, |rank, i| (rank + i) % n != 0, |_| false);

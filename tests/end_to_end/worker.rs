@@ -5,7 +5,7 @@ use rondel::{Communicator, Error, ReduceOp, Rendezvous, Result};
 use std::time::{Duration, Instant};
 
 /// Names what this process is to do, if it is a rank of a job.
-pub const SCENARIO: &str = "E2E_SCENARIO";
+pub(crate) const SCENARIO: &str = "E2E_SCENARIO";
 
 /// Does the part of a rank in a process that a job started, and nothing in any other.
 #[test]
