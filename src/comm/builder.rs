@@ -6,7 +6,7 @@ use crate::{
     bootstrap::{Card, Job, Member, Rendezvous, Watcher, WatcherConfig},
     cost::{Machine, tuner::Tuner},
     engine::{
-        CommSpec, Engine, EngineConfig, Path,
+        CommSpec, Engine, EngineConfig, MAX_CHANNELS, Path,
         progress::{Context, Patience, allowed_cpus},
     },
     env::Env,
@@ -104,6 +104,12 @@ impl Builder {
             None => Env::from_process()?,
         };
         let fixed = self.named_algorithm(&env)?;
+        let channels = self.channels.or(env.channels);
+        if let Some(given) = channels.filter(|channels| !(1..=MAX_CHANNELS as u32).contains(channels)) {
+            return Err(SetupError::Config(format!(
+                "{given} channels were asked for, expected 1 to {MAX_CHANNELS}"
+            )));
+        }
         let watcher = Watcher::start(WatcherConfig {
             key: rendezvous.key().clone(),
             ports: env.ports.clone(),
@@ -132,12 +138,7 @@ impl Builder {
         patience.spin = env.spin.unwrap_or(patience.spin);
         let context = Context::new(engine, Some(watcher), patience)
             .map_err(|error| SetupError::Bootstrap(format!("cannot wait for events: {error}")))?;
-        let settings = Settings {
-            fixed,
-            channels: self.channels.or(env.channels),
-            paths: paths.into(),
-            members: job.members.clone(),
-        };
+        let settings = Settings { fixed, channels, paths: paths.into(), members: job.members.clone() };
         let everyone: Arc<[Rank]> = (0..job.members.len() as Rank).collect();
         let comm = Communicator::found(Arc::new(context), job.id, job.rank, everyone, settings);
         tracing::info!(
@@ -291,7 +292,8 @@ impl Communicator {
         };
         let hosts: Box<[u32]> = members.iter().map(host_of).collect();
         let shape = Shape { order: (0..members.len() as Rank).collect(), hosts, root: 0 };
-        let tuner = Arc::new(Tuner::for_machine(&shape, &Machine::default(), settings.fixed, settings.channels));
+        let tuner =
+            Arc::new(Tuner::for_machine(&shape, &Machine::default(), settings.fixed, settings.channels));
         let paths: Vec<Option<Path>> =
             job_ranks.iter().map(|&r| settings.paths[r as usize].clone()).collect();
         let mut transports: Vec<&str> = paths.iter().flatten().map(|path| path.transport).collect();

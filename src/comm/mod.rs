@@ -297,7 +297,8 @@ impl Communicator {
             return Ok(len / nranks);
         }
         Err(UsageError::new(format!(
-            "{name}: a buffer of {len} elements cannot be cut into {nranks} equal blocks, one for each rank"
+            "{name}: a buffer of {len} elements cannot be cut into {nranks} equal blocks, one for each rank: make its \
+             length a multiple of {nranks}"
         )))
     }
 

@@ -34,7 +34,8 @@ use crate::{
 use call::Call;
 use lane::{EarlyOffer, Lane};
 use memory::Pool;
-use prepare::{MAX_CHANNELS, Prepared, Run};
+pub(crate) use prepare::MAX_CHANNELS;
+use prepare::{Prepared, Run};
 use rondel_transport_api::{Advert, Endpoint, Event, HostDevice, LaneId, Operand, Reduction};
 use staging::Staged;
 use status::{SlotId, StatusPage};

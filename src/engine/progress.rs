@@ -288,6 +288,11 @@ impl Context {
         if state.engine.step(now) || self.exchange(&mut state.engine) {
             return state;
         }
+        // Those whose operations ended while nothing moved must learn of it, and who parks relies on a driver that is
+        // awake.
+        if state.parked > 0 {
+            self.turn.notify_all();
+        }
         state.asleep += 1;
         drop(state);
         wait_readable(&self.epoll, SLEEP);
@@ -307,7 +312,7 @@ impl Context {
     }
 
     fn wake_driver(&self, state: MutexGuard<'_, State>) {
-        let asleep = state.asleep > 0 && state.engine.unfinished() > 0;
+        let asleep = state.asleep > 0;
         drop(state);
         if asleep {
             signal(&self.kick);

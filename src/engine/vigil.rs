@@ -33,8 +33,16 @@ pub(crate) struct Vigil {
     warned: bool,
     published: bool,
     answers: Vec<Answer>,
-    /// A message of another call came from this peer; its call is being asked for.
-    mismatch: Option<(Rank, Duration)>,
+    mismatch: Option<Suspicion>,
+}
+
+/// A message of another call came from a peer, which is asked what it called.
+#[derive(Clone, Copy, Debug)]
+struct Suspicion {
+    peer: Rank,
+    since: Duration,
+    /// The number that it was asked about last.
+    seq: u64,
 }
 
 /// The lanes to a peer of a communicator have ended, or will: known until it is clear that they are needed.
@@ -76,9 +84,9 @@ impl Engine {
             let (vigil, deadline) = (&operation.vigil, operation.deadline);
             let idle = now.saturating_sub(vigil.moved);
             let asked_for = vigil.asked.map(|at| now.saturating_sub(at));
-            if let Some((peer, at)) = vigil.mismatch {
-                if now.saturating_sub(at) > ANSWER_WITHIN {
-                    self.fail_mismatch(id, peer, None);
+            if let Some(Suspicion { peer, since, .. }) = vigil.mismatch {
+                if now.saturating_sub(since) > ANSWER_WITHIN {
+                    self.fail_mismatch(id, operation.submission.call, peer, None);
                 }
             } else if now >= deadline {
                 self.fail_deadline(id);
@@ -86,7 +94,9 @@ impl Engine {
                 let (asked_all, warned) = (vigil.asked_all, vigil.warned);
                 match asked_for {
                     None => self.ask(id, false),
-                    Some(ago) if ago > self.config.stall_after && !asked_all => self.ask(id, true),
+                    Some(ago) if !asked_all && (ago > self.config.stall_after || self.peers_wait_too(id)) => {
+                        self.ask(id, true);
+                    }
                     Some(ago) if ago > self.config.warn_after => self.ask(id, asked_all),
                     Some(_) => {}
                 }
@@ -101,21 +111,21 @@ impl Engine {
     /// operations that need it.
     fn judge_lost_lanes(&mut self) {
         let (now, grace) = (self.now, self.config.grace);
-        let mut at = 0;
-        while let Some(lost) = self.lost.get(at) {
-            let (comm, peer) = (lost.comm, lost.peer);
-            let is_cause = lost.error.is_some() || self.needs(comm, peer);
-            if now.saturating_sub(lost.since) < grace || !is_cause {
-                at += 1;
+        let lost = std::mem::take(&mut self.lost);
+        for lane in lost {
+            let LostLane { comm, peer, .. } = lane;
+            if self.comms[comm].failure.is_some() || self.comms[comm].closed {
                 continue;
             }
-            let cause = match self.lost.remove(at).error {
-                Some(error) => Cause::LaneLost { peer, error },
-                None => Cause::Left { rank: peer },
-            };
-            self.fail(comm, cause, true);
-            // Failing has forgotten the communicator's other losses.
-            at = 0;
+            let is_due = now.saturating_sub(lane.since) >= grace;
+            match lane.error {
+                Some(error) if is_due => self.fail(comm, Cause::LaneLost { peer, error }, true),
+                None if is_due && self.needs(comm, peer) => {
+                    self.fail(comm, Cause::Left { rank: peer }, true);
+                }
+                // Who said goodbye may be needed later.
+                error => self.lost.push(LostLane { error, ..lane }),
+            }
         }
     }
 
@@ -172,6 +182,17 @@ impl Engine {
             operation.vigil.published = true;
             operation.vigil.asked_all |= everybody;
         }
+    }
+
+    /// All whom an operation waits for have said that they are in the same call: somebody else is to blame.
+    fn peers_wait_too(&self, id: OperationId) -> bool {
+        let Some(operation) = self.operation(id) else { return false };
+        let (members, seq) = (&self.comms[operation.comm].spec.members, operation.submission.call.seq);
+        let waits = |peer: Rank| {
+            let about = members[peer as usize];
+            operation.vigil.answers.iter().any(|answer| answer.about == about && answer.entered >= seq)
+        };
+        self.waits_for(id).0.into_iter().all(waits)
     }
 
     fn publish_waiting(&self, id: OperationId) {
@@ -253,19 +274,51 @@ impl Engine {
         for slot in 0..self.operations.len() {
             let Some(operation) = self.operations[slot].as_mut() else { continue };
             let call = operation.submission.call;
-            if operation.outcome.is_some() || operation.comm != comm || call.seq != answer.seq {
+            if operation.outcome.is_some() || operation.comm != comm {
                 continue;
             }
             let id = OperationId { slot: slot as u32, generation: operation.generation };
-            let asked_about = operation.vigil.mismatch.is_some_and(|(suspect, _)| suspect == peer);
+            if let Some(suspicion) = operation.vigil.mismatch
+                && (suspicion.peer, suspicion.seq) == (peer, answer.seq)
+            {
+                return self.judge(id, suspicion, answer.call);
+            }
+            if call.seq != answer.seq {
+                continue;
+            }
             operation.vigil.answers.retain(|known| known.about != answer.about);
             operation.vigil.answers.push(answer.clone());
             let point_to_point = matches!(call.collective, Collective::Send | Collective::Recv);
             let theirs = answer.call.filter(|_| !point_to_point);
             let table = self.comms[comm].spec.table;
-            if theirs.is_some_and(|theirs| theirs.stamp(table) != call.stamp(table)) || asked_about {
-                return self.fail_mismatch(id, peer, theirs);
+            if theirs.is_some_and(|theirs| theirs.stamp(table) != call.stamp(table)) {
+                return self.fail_mismatch(id, call, peer, theirs);
             }
+        }
+    }
+
+    /// Names the call at which two ranks went apart. The message that showed it may belong to an earlier one than the
+    /// operation that received it: where the calls are equal, or the peer has not come so far, the one before is asked for.
+    fn judge(&mut self, id: OperationId, suspicion: Suspicion, theirs: Option<Call>) {
+        let Suspicion { peer, seq, .. } = suspicion;
+        let Some(operation) = self.operation(id) else { return };
+        let (comm, call) = (&self.comms[operation.comm], operation.submission.call);
+        let ours = match (call.collective, &self.page) {
+            // Only collectives are numbered alike on both sides.
+            (Collective::Send | Collective::Recv, _) => None,
+            _ if seq == call.seq => Some(call),
+            (_, Some(page)) => page.read(comm.spec.id).and_then(|status| status.collective(seq)),
+            (_, None) => None,
+        };
+        let Some(ours) = ours else { return self.fail_mismatch(id, call, peer, None) };
+        let differs = |theirs: &Call| theirs.stamp(comm.spec.table) != ours.stamp(comm.spec.table);
+        if theirs.as_ref().is_some_and(differs) {
+            return self.fail_mismatch(id, ours, peer, theirs);
+        }
+        let (about, comm) = (comm.spec.members[peer as usize], comm.spec.id);
+        self.commands.push(Command::Inquire { about, comm, seq: seq - 1 });
+        if let Some(operation) = self.operation_mut(id) {
+            operation.vigil.mismatch = Some(Suspicion { seq: seq - 1, ..suspicion });
         }
     }
 
@@ -293,9 +346,9 @@ impl Engine {
         self.fail_waiting(comm, Cause::Deadline { after, peers }, Some(id), true);
     }
 
-    fn fail_mismatch(&mut self, id: OperationId, peer: Rank, theirs: Option<Call>) {
-        let Some(operation) = self.operation(id) else { return };
-        let (comm, call) = (operation.comm, operation.submission.call);
+    /// `call`, `theirs`: what this rank and the peer called where they went apart.
+    fn fail_mismatch(&mut self, id: OperationId, call: Call, peer: Rank, theirs: Option<Call>) {
+        let Some(comm) = self.operation(id).map(|operation| operation.comm) else { return };
         let rank = self.comms[comm].spec.rank;
         let cause = Cause::Mismatch { rank, call, peer, peer_call: theirs };
         self.fail_waiting(comm, cause, Some(id), true);
@@ -313,8 +366,8 @@ impl Engine {
         let comm_id = spec.id;
         let Some(operation) = self.operation_mut(id) else { return };
         if operation.vigil.mismatch.is_none() {
-            operation.vigil.mismatch = Some((peer, now));
             let seq = operation.submission.call.seq;
+            operation.vigil.mismatch = Some(Suspicion { peer, since: now, seq });
             self.commands.push(Command::Inquire { about, comm: comm_id, seq });
         }
     }
@@ -339,9 +392,6 @@ impl Engine {
 
     /// A rank of the job said goodbye.
     pub(super) fn handle_left(&mut self, job_rank: Rank) {
-        if !self.gone.contains(&job_rank) {
-            self.gone.push(job_rank);
-        }
         for comm in 0..self.comms.len() {
             self.handle_left_of(comm, job_rank);
         }
@@ -366,6 +416,14 @@ impl Engine {
                 None => ours(news.culprit().unwrap_or(news.origin)).is_some(),
             };
             if self.comms[comm].closed || !concerns {
+                continue;
+            }
+            // Who left of its own will fails only those who still need it.
+            if let Cause::Left { rank } = news.cause
+                && rank == news.origin
+                && let Some(peer) = ours(rank)
+            {
+                self.lose(comm, peer, None);
                 continue;
             }
             let renamed = news.renamed(ours);
@@ -470,7 +528,7 @@ fn finding(answer: &Answer, call: &Call) -> (u8, String) {
     };
     let state = match answer.liveness {
         Liveness::Alive => "alive",
-        Liveness::Stopped => "stopped by a signal",
+        Liveness::Stopped => "stopped by a signal or a debugger",
         Liveness::NoAnswer => return (1, "does not answer".to_owned()),
     };
     let stopped = answer.liveness == Liveness::Stopped;

@@ -24,7 +24,7 @@ pub use socket::{SocketDirectory, StatusSocket};
 pub use view::StatusView;
 
 use super::call::Call;
-use crate::plan::Rank;
+use crate::plan::{Collective, Rank};
 use std::time::Duration;
 
 /// Communicators that one page has room for; later ones work, but are not shown.
@@ -91,4 +91,12 @@ pub struct Status {
     pub waiting: Option<WaitingFor>,
     /// The last calls, sends and receives among them, oldest first.
     pub recent: Vec<Call>,
+}
+
+impl Status {
+    /// The collective of this number, if it is still among the recent calls.
+    pub fn collective(&self, seq: u64) -> Option<Call> {
+        let numbered_alike = |call: &&Call| !matches!(call.collective, Collective::Send | Collective::Recv);
+        self.recent.iter().filter(numbered_alike).find(|call| call.seq == seq).copied()
+    }
 }

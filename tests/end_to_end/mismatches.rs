@@ -1,0 +1,105 @@
+//! Ranks that call different things.
+
+use crate::threads::ranks;
+use rondel::{Communicator, Error, ReduceOp, Result};
+use std::time::{Duration, Instant};
+
+type Calls = fn(&Communicator) -> Result<()>;
+
+/// The last rank makes other calls than the rest. Every rank must learn soon that they disagree, and at least one must
+/// name both calls.
+fn disagree(theirs: Calls, others: Calls, named: [&str; 2]) {
+    for nranks in [2, 3, 5] {
+        let said = ranks(nranks, |comm| {
+            comm.barrier().unwrap();
+            let began = Instant::now();
+            let calls = if comm.rank() + 1 == nranks { theirs } else { others };
+            match calls(&comm) {
+                Err(Error::Failed(failure)) => (failure.to_string(), began.elapsed()),
+                other => panic!("rank {} of {nranks} expected a failure, got {other:?}", comm.rank()),
+            }
+        });
+        for (said, after) in &said {
+            assert!(said.contains("ranks disagree"), "{nranks} ranks: {said}");
+            assert!(*after < Duration::from_secs(3), "{nranks} ranks: after {after:?}: {said}");
+        }
+        let both = |(said, _): &(String, Duration)| named.iter().all(|call| said.contains(call));
+        assert!(said.iter().any(both), "{nranks} ranks: nobody named {named:?}: {said:#?}");
+    }
+}
+
+#[test]
+fn another_count() {
+    disagree(
+        |comm| comm.all_reduce(ReduceOp::Sum, &mut [1.0f32; 2000]),
+        |comm| comm.all_reduce(ReduceOp::Sum, &mut [1.0f32; 1000]),
+        ["all_reduce #2 (2000 x float, sum)", "all_reduce #2 (1000 x float, sum)"],
+    );
+}
+
+#[test]
+fn another_type() {
+    disagree(
+        |comm| comm.all_reduce(ReduceOp::Sum, &mut [1i32; 1000]),
+        |comm| comm.all_reduce(ReduceOp::Sum, &mut [1.0f32; 1000]),
+        ["all_reduce #2 (1000 x int32, sum)", "all_reduce #2 (1000 x float, sum)"],
+    );
+}
+
+#[test]
+fn another_operator() {
+    disagree(
+        |comm| comm.all_reduce(ReduceOp::Max, &mut [1.0f32; 100_000]),
+        |comm| comm.all_reduce(ReduceOp::Sum, &mut [1.0f32; 100_000]),
+        ["all_reduce #2 (100000 x float, max)", "all_reduce #2 (100000 x float, sum)"],
+    );
+}
+
+#[test]
+fn another_root() {
+    disagree(
+        |comm| comm.broadcast(1, &mut [1u8; 100]).and_then(|()| comm.barrier()),
+        |comm| comm.broadcast(0, &mut [1u8; 100]).and_then(|()| comm.barrier()),
+        ["broadcast #2 (100 x uint8, root 1)", "broadcast #2 (100 x uint8, root 0)"],
+    );
+}
+
+#[test]
+fn another_collective() {
+    disagree(
+        |comm| comm.all_gather(&[1u64; 10], &mut vec![0; 10 * comm.nranks() as usize]),
+        |comm| comm.all_reduce(ReduceOp::Sum, &mut [1u64; 10]),
+        ["all_gather #2 (10 x uint64)", "all_reduce #2 (10 x uint64, sum)"],
+    );
+}
+
+#[test]
+fn nothing_against_something() {
+    disagree(
+        |comm| comm.all_reduce(ReduceOp::Sum, &mut [0u64; 0]).and_then(|()| comm.barrier()),
+        |comm| comm.all_reduce(ReduceOp::Sum, &mut [1u64; 10]).and_then(|()| comm.barrier()),
+        ["all_reduce #2 (0 x uint64, sum)", "all_reduce #2 (10 x uint64, sum)"],
+    );
+}
+
+#[test]
+fn one_call_too_few() {
+    disagree(
+        |comm| comm.barrier(),
+        |comm| comm.all_reduce(ReduceOp::Sum, &mut [1u64; 10]).and_then(|()| comm.barrier()),
+        ["barrier #2", "all_reduce #2 (10 x uint64, sum)"],
+    );
+}
+
+#[test]
+fn messages_of_another_length() {
+    ranks(2, |comm| {
+        comm.barrier().unwrap();
+        let outcome = match comm.rank() {
+            0 => comm.send(1, &[1u8; 10]).and_then(|()| comm.barrier()),
+            _ => comm.recv(0, &mut [1u8; 11]),
+        };
+        let said = outcome.unwrap_err().to_string();
+        assert!(said.contains("ranks disagree"), "{said}");
+    });
+}
