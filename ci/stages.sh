@@ -9,7 +9,9 @@ rondel_bench() {
 on_hosts() { # hosts, family, rate, then the bench's arguments
     local hosts=$1 family=$2 rate=$3
     shift 3
-    ci/netns.sh --hosts "$hosts" --family "$family" ${rate:+--rate "$rate"} -- target/release/rondel bench "$@"
+    # These hosts share their CPUs and do not know it: the ranks must neither choose one nor insist on it.
+    RONDEL_SPIN=20 ci/netns.sh --hosts "$hosts" --family "$family" ${rate:+--rate "$rate"} -- \
+        target/release/rondel bench "$@" --bind none
 }
 
 # Runs a bench, shows what it prints, and looks for its verdict over all elements.

@@ -110,7 +110,7 @@ stage_fuzz() {
     ci/fuzz.sh "${FUZZ_SECONDS:-15}"
 }
 
-# How much of a slow link is used. Another load on this machine may halve it, so only much less is a failure.
+# How much of a slow link is used. Other loads on this machine cost a part of it, so only less than half is a failure.
 limited_rate() {
     local csv percent
     csv=$(on_hosts 2 4 1gbit all_reduce -b 16M -e 16M -n 3 -w 1 --place in --csv - 2>&1) || { echo "$csv"; return 1; }
@@ -118,7 +118,7 @@ limited_rate() {
     percent=$(awk -F, '/^peer,/ { for (i = 1; i <= NF; i++) if ($i == "busbw_GBps") column = i }
         /^rondel,/ { printf "%d", $column / 0.125 * 100 }' <<<"$csv")
     echo "16 MiB between two hosts: ${percent:-0} % of 1 Gb/s"
-    [[ ${percent:-0} -ge 75 ]]
+    [[ ${percent:-0} -ge 50 ]]
 }
 
 source ci/stages.sh
