@@ -4,7 +4,7 @@
 //! the builder's word counts.
 
 use crate::error::SetupError;
-use std::{collections::BTreeMap, ops::RangeInclusive, time::Duration};
+use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, time::Duration};
 
 /// What the environment says, with the defaults where it is silent. An empty variable counts as not set.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +46,9 @@ pub struct Env {
     pub channels: Option<u32>,
     /// `RONDEL_SOCKETS_PER_LANE` or `NCCL_NSOCKS_PERTHREAD`: sockets of a tcp lane, 1 to 16. Default: 1.
     pub sockets_per_lane: u8,
+    /// `XDG_RUNTIME_DIR`: the user's directory for sockets, where `rondel status` finds this process. Default:
+    /// `/tmp/rondel-<uid>` is used.
+    pub runtime_dir: Option<PathBuf>,
     /// `RONDEL_SPIN`: how often a waiting thread looks before it yields. Default: 2000 where every local rank has a CPU,
     /// otherwise 20.
     pub spin: Option<u32>,
@@ -162,6 +165,7 @@ impl Env {
                 Some(n) => n as u8,
                 None => v.number("NCCL_NSOCKS_PERTHREAD", 1..=16)?.map_or(1, |n| n as u8),
             },
+            runtime_dir: v.text("XDG_RUNTIME_DIR").map(PathBuf::from),
             spin: v.number("RONDEL_SPIN", 0..=u64::from(u32::MAX))?,
             launcher: LAUNCHER_NAMES.iter().filter_map(|name| Some((*name, v.text(name)?))).collect(),
             warnings,
@@ -302,6 +306,8 @@ mod tests {
             (Some(6), 4, Some("ring"))
         );
         assert_eq!((env.ports, env.heartbeat.as_millis()), (Some(29500..=29600), 250));
+        let env = parse(&[("XDG_RUNTIME_DIR", "/run/user/1000")]).unwrap();
+        assert_eq!(env.runtime_dir, Some(PathBuf::from("/run/user/1000")));
     }
 
     #[test]

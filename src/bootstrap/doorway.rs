@@ -33,6 +33,7 @@ pub(crate) struct Doorway {
     guests: BTreeMap<u64, Guest>,
     next: u64,
     paused_until: Option<Instant>,
+    warned: bool,
     logged: HashSet<IpAddr>,
 }
 
@@ -59,6 +60,7 @@ impl Doorway {
             guests: BTreeMap::new(),
             next,
             paused_until: None,
+            warned: false,
             logged: HashSet::new(),
         })
     }
@@ -99,16 +101,19 @@ impl Doorway {
                     self.receive(stream, from, now, admitted);
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
-                    tracing::warn!(
-                        "cannot accept connections: {e}; raise the limit of open files (ulimit -n)"
-                    );
+                Err(e) if is_of_connection(&e) => {}
+                Err(e) => {
+                    if !self.warned {
+                        tracing::warn!(
+                            "cannot accept connections for now: {e}; raise the limit of open files (ulimit -n) if it \
+                             is reached (said once)"
+                        );
+                        self.warned = true;
+                    }
                     self.guests.pop_first();
                     self.pause(now);
                     return;
                 }
-                // The connection ended before it was accepted.
-                Err(_) => {}
             }
         }
     }
@@ -184,6 +189,13 @@ impl Doorway {
             }
         }
     }
+}
+
+/// Whether accepting failed because of the one connection that was to be accepted, and the next one may be well.
+fn is_of_connection(e: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, HostUnreachable, Interrupted, NetworkDown, NetworkUnreachable};
+    matches!(e.kind(), ConnectionAborted | HostUnreachable | Interrupted | NetworkDown | NetworkUnreachable)
+        || e.raw_os_error() == Some(libc::EPROTO)
 }
 
 impl AsFd for Doorway {

@@ -1,6 +1,9 @@
 //! Questions about ranks that are in progress: who was asked what, and when to ask somebody else.
 
-use super::{Answer, Liveness, wire::Sight};
+use super::{
+    Answer, Liveness,
+    wire::{Asked, Reading, Sight},
+};
 use crate::plan::Rank;
 use std::{
     collections::BTreeMap,
@@ -30,7 +33,7 @@ struct Question {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// For the engine: what does the rank do?
-    Call { comm: u64, seq: u64 },
+    Call(Asked),
     /// For membership: does its process run?
     Life,
 }
@@ -39,7 +42,7 @@ enum Kind {
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Look at the rank's process, or have somebody else look, and report under this number.
-    Look { id: u64, about: Rank },
+    Look { id: u64, about: Rank, asked: Option<Asked> },
     /// The engine's answer.
     Answer(Answer),
     /// Membership's answer.
@@ -49,7 +52,7 @@ pub(crate) enum Step {
 impl Inquiries {
     /// The number of a new question to the rank itself.
     pub(crate) fn ask(&mut self, about: Rank, comm: u64, seq: u64, now: Instant) -> u64 {
-        self.insert(Question { about, kind: Kind::Call { comm, seq }, asked: now, looked: false })
+        self.insert(Question { about, kind: Kind::Call(Asked { comm, seq }), asked: now, looked: false })
     }
     /// The number of a new question to whoever sees the rank's process.
     pub(crate) fn examine(&mut self, about: Rank, now: Instant) -> u64 {
@@ -60,25 +63,33 @@ impl Inquiries {
         let asked = self.open.get(&id)?;
         let fits = asked.about == from
             && answer.about == from
-            && asked.kind == Kind::Call { comm: answer.comm, seq: answer.seq };
+            && asked.kind == Kind::Call(Asked { comm: answer.comm, seq: answer.seq });
         if !fits {
             return None;
         }
         self.open.remove(&id);
         Some(Step::Answer(answer))
     }
-    /// Somebody looked.
-    pub(crate) fn handle_sight(&mut self, id: u64, sight: Sight) -> Option<Step> {
-        let question = self.open.get(&id)?;
+    /// Somebody looked, also at the page of a process that is stopped.
+    pub(crate) fn handle_sight(
+        &mut self,
+        id: u64,
+        about: Rank,
+        sight: Sight,
+        reading: Option<Reading>,
+    ) -> Option<Step> {
+        let question = self.open.get(&id).filter(|question| question.about == about)?;
         match question.kind {
             Kind::Life => {
-                let about = question.about;
                 self.open.remove(&id);
                 Some(Step::Sight(about, sight))
             }
             // A process that runs may still answer, one that is gone is membership's to name.
-            Kind::Call { .. } if sight != Sight::Stopped => None,
-            Kind::Call { .. } => self.open.remove(&id).map(|question| question.unanswered(Liveness::Stopped)),
+            Kind::Call(_) if sight != Sight::Stopped => None,
+            Kind::Call(_) => {
+                let reading = reading.unwrap_or_default();
+                self.open.remove(&id).map(|question| question.unanswered(Liveness::Stopped, reading))
+            }
         }
     }
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
@@ -91,9 +102,13 @@ impl Inquiries {
             let Some(question) = self.open.get_mut(&id) else { continue };
             if !question.looked {
                 question.looked = true;
-                steps.push(Step::Look { id, about: question.about });
+                let asked = match question.kind {
+                    Kind::Call(asked) => Some(asked),
+                    Kind::Life => None,
+                };
+                steps.push(Step::Look { id, about: question.about, asked });
             } else if let Some(question) = self.open.remove(&id) {
-                steps.push(question.unanswered(Liveness::NoAnswer));
+                steps.push(question.unanswered(Liveness::NoAnswer, Reading::default()));
             }
         }
         steps
@@ -110,18 +125,13 @@ impl Question {
     fn due(&self) -> Instant {
         self.asked + if self.looked { GIVE_UP_AFTER } else { LOOK_AFTER }
     }
-    fn unanswered(self, liveness: Liveness) -> Step {
+    fn unanswered(self, liveness: Liveness, reading: Reading) -> Step {
         match self.kind {
             Kind::Life => Step::Sight(self.about, Sight::Hidden),
-            Kind::Call { comm, seq } => Step::Answer(Answer {
-                about: self.about,
-                comm,
-                seq,
-                entered: 0,
-                completed: 0,
-                call: None,
-                liveness,
-            }),
+            Kind::Call(Asked { comm, seq }) => {
+                let Reading { entered, completed, call } = reading;
+                Step::Answer(Answer { about: self.about, comm, seq, entered, completed, call, liveness })
+            }
         }
     }
 }

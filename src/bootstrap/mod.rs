@@ -7,6 +7,7 @@
 #[doc(hidden)]
 pub mod codec;
 mod doorway;
+mod exhibit;
 mod framed;
 mod inquiry;
 mod join;
@@ -30,7 +31,7 @@ pub use unique_id::UniqueId;
 use crate::{
     engine::{
         call::Call,
-        status::{Owner, StatusPage},
+        status::{Owner, SocketDirectory, StatusPage, StatusSocket},
     },
     error::{Failure, SetupError},
     membership::Pace,
@@ -43,6 +44,7 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
     panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock, atomic::AtomicBool},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -64,6 +66,9 @@ pub struct WatcherConfig {
     pub heartbeat: Duration,
     /// A link that was silent for this long makes its peer suspect.
     pub suspicion: Duration,
+    /// What `XDG_RUNTIME_DIR` says: where the status page is shown to this user's other processes. It is not a condition:
+    /// where no directory can be used, the job runs without being shown.
+    pub runtime_dir: Option<PathBuf>,
 }
 
 /// What a rank tells the others about itself.
@@ -163,11 +168,15 @@ pub enum Notice {
 }
 
 /// The handle of the thread. Dropping it ends the thread within 200 ms, with a goodbye to the ranks of the job.
+///
+/// A forked child has a copy of the handle, but no thread. Dropping the copy says nothing to anybody; the descriptors that
+/// the child has inherited from the thread are closed when it calls `exec` or ends.
 #[derive(Debug)]
 pub struct Watcher {
     shared: Arc<Shared>,
     acceptor: Arc<Acceptor>,
     page: OnceLock<Arc<StatusPage>>,
+    runtime_dir: Option<PathBuf>,
     thread: Option<JoinHandle<()>>,
     /// The process that the thread lives in: it does not follow into a fork.
     pid: u32,
@@ -199,6 +208,7 @@ impl Watcher {
             shared,
             acceptor,
             page: OnceLock::new(),
+            runtime_dir: config.runtime_dir,
             pid: std::process::id(),
         })
     }
@@ -220,13 +230,11 @@ impl Watcher {
         deadline: Instant,
         abort: &AtomicBool,
     ) -> Result<Job, SetupError> {
-        if self.page.get().is_some() {
-            return Err(SetupError::Config(
-                "this watcher has joined a job already: start another one".into(),
-            ));
-        }
-        let rank = rendezvous.rank();
-        let seat = wire::Seat {
+        self.join_as(self.seat(rendezvous.rank(), card), rendezvous, deadline, abort)
+    }
+
+    fn seat(&self, rank: Rank, card: Card) -> wire::Seat {
+        wire::Seat {
             member: Member {
                 rank,
                 host: process::host_id(),
@@ -236,15 +244,31 @@ impl Watcher {
                 card,
             },
             process: process::own_id(),
-        };
+        }
+    }
+
+    fn join_as(
+        &self,
+        seat: wire::Seat,
+        rendezvous: &Rendezvous,
+        deadline: Instant,
+        abort: &AtomicBool,
+    ) -> Result<Job, SetupError> {
+        if self.page.get().is_some() {
+            return Err(SetupError::Config(
+                "this watcher has joined a job already: start another one".into(),
+            ));
+        }
         codec::check_member(&seat.member)?;
+        let rank = seat.member.rank;
         let (job, seats) = rendezvous.meet(self, seat, deadline, abort)?;
         let owner = Owner { job, rank, nranks: rendezvous.nranks(), pid: std::process::id() };
         let page = StatusPage::create(&owner)
             .map_err(|e| SetupError::Bootstrap(format!("cannot make the status page: {e}")))?;
         let page = self.page.get_or_init(|| Arc::new(page)).clone();
         let members = seats.iter().map(|seat| seat.member.clone()).collect();
-        self.shared.command(Command::Joined(Box::new(Joined { job, me: rank, seats, page })));
+        let socket = show(&page, self.runtime_dir.as_deref());
+        self.shared.command(Command::Joined(Box::new(Joined { job, me: rank, seats, page, socket })));
         Ok(Job { id: job, rank, members })
     }
     /// This rank's page; made by `join`.
@@ -288,6 +312,15 @@ impl Drop for Watcher {
         // A panic in there was reported as a notice.
         let _ = thread.join();
     }
+}
+
+/// Makes the page visible to `rondel status`, which is worth a warning but no failure if it cannot be done.
+fn show(page: &Arc<StatusPage>, runtime_dir: Option<&Path>) -> Option<StatusSocket> {
+    let directory = SocketDirectory::of_user(runtime_dir);
+    directory
+        .and_then(|directory| StatusSocket::serve(&directory, page.clone()))
+        .inspect_err(|e| tracing::warn!("`rondel status` will not show this process: {e}"))
+        .ok()
 }
 
 fn run(mut thread: Thread, shared: &Shared) {

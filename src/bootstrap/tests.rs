@@ -7,10 +7,14 @@
 
 mod coding;
 mod dying;
+mod forking;
 mod joining;
 mod refusing;
+mod showing;
 
 use super::*;
+use crate::{engine::call::Call, plan::Collective};
+use rondel_transport_api::{DataType, ReduceOp};
 use std::{net::TcpListener, sync::atomic::AtomicBool, thread};
 
 pub(super) fn config(key: &Key) -> WatcherConfig {
@@ -21,6 +25,7 @@ pub(super) fn config(key: &Key) -> WatcherConfig {
         socket_family: None,
         heartbeat: Duration::from_millis(100),
         suspicion: Duration::from_secs(10),
+        runtime_dir: None,
     }
 }
 
@@ -31,7 +36,15 @@ pub(super) fn free_address() -> String {
 }
 
 pub(super) fn join_with(rendezvous: &Rendezvous, within: Duration) -> Result<(Watcher, Job), SetupError> {
-    let watcher = Watcher::start(config(rendezvous.key()))?;
+    join_configured(config(rendezvous.key()), rendezvous, within)
+}
+
+pub(super) fn join_configured(
+    config: WatcherConfig,
+    rendezvous: &Rendezvous,
+    within: Duration,
+) -> Result<(Watcher, Job), SetupError> {
+    let watcher = Watcher::start(config)?;
     let card = Card { adverts: Vec::new() };
     let job = watcher.join(rendezvous, card, Instant::now() + within, &AtomicBool::new(false))?;
     Ok((watcher, job))
@@ -52,6 +65,28 @@ pub(super) fn job(n: u32) -> Vec<(Watcher, Job)> {
     let address = free_address();
     let all = (0..n).map(|rank| Rendezvous::root(&address, rank, n).unwrap()).collect();
     join_all(all, Duration::from_secs(20)).into_iter().map(Result::unwrap).collect()
+}
+
+/// The call of this number in the tests' communicators.
+pub(super) fn call(seq: u64) -> Call {
+    Call {
+        seq,
+        collective: Collective::AllReduce,
+        dtype: DataType::F32,
+        op: Some(ReduceOp::Sum),
+        count: 1000 + seq,
+        root: 0,
+    }
+}
+
+/// Writes into the page that the rank is in collective `entered` of a communicator, and has completed the one before.
+pub(super) fn enter(watcher: &Watcher, comm: u64, rank: Rank, nranks: u32, entered: u64) {
+    let page = watcher.status();
+    let slot = page.open_slot(comm, rank, nranks).unwrap();
+    for seq in 1..=entered {
+        page.entered(slot, &call(seq));
+    }
+    page.completed(slot, entered - 1);
 }
 
 /// The first notice that `wanted` accepts; others are dropped.

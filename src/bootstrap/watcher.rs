@@ -3,15 +3,19 @@
 use super::{
     Answer, LaneOffer, Liveness, Notice,
     doorway::Doorway,
+    exhibit::Exhibit,
     inquiry::{Inquiries, Step},
     links::{LinkEvent, Links},
     poller::{Bell, Interest, Poller},
     process::{Pidfd, Watch, look},
     root::Root,
-    wire::{Message, Seat, Sight},
+    wire::{Asked, Message, Reading, Seat, Sight},
 };
 use crate::{
-    engine::status::StatusPage,
+    engine::{
+        call::Call,
+        status::{Status, StatusPage, StatusSocket, find_page},
+    },
     error::{Cause, Failure},
     membership::{Action, Membership, Pace},
     plan::{Collective, Rank},
@@ -37,6 +41,7 @@ pub(super) const FAREWELL: Duration = Duration::from_millis(200);
 const BELL: u64 = 0;
 const DOORWAY: u64 = 1;
 const ROOT: u64 = 2;
+const EXHIBIT: u64 = 3;
 /// Process descriptors: this plus the rank.
 const PROCESS: u64 = 1 << 32;
 /// Control connections: this plus their number.
@@ -70,6 +75,8 @@ pub(super) struct Joined {
     pub(super) me: Rank,
     pub(super) seats: Vec<Seat>,
     pub(super) page: Arc<StatusPage>,
+    /// Through which others see the page, if they can.
+    pub(super) socket: Option<StatusSocket>,
 }
 
 impl Shared {
@@ -129,9 +136,11 @@ pub(super) struct Thread {
 
 /// Everything that begins with the table.
 struct Seated {
+    job: u64,
     me: Rank,
     seats: Rc<[Seat]>,
     page: Arc<StatusPage>,
+    exhibit: Option<Exhibit>,
     links: Links,
     membership: Membership,
     inquiries: Inquiries,
@@ -188,7 +197,10 @@ impl Thread {
         let root = self.root.as_ref().and_then(Root::next_timeout);
         let seated = self.seated.iter().flat_map(|seated| {
             let links = seated.links.next_timeout();
-            links.into_iter().chain(seated.membership.next_timeout()).chain(seated.inquiries.next_timeout())
+            let exhibit = seated.exhibit.as_ref().and_then(Exhibit::next_timeout);
+            let machines =
+                seated.membership.next_timeout().into_iter().chain(seated.inquiries.next_timeout());
+            machines.chain(links).chain(exhibit)
         });
         self.doorway.next_timeout().into_iter().chain(leaving).chain(root).chain(seated).min()
     }
@@ -204,7 +216,9 @@ impl Thread {
             }
             _ => {
                 let Some(seated) = &mut self.seated else { return };
-                if token >= LINK {
+                if token == EXHIBIT {
+                    seated.exhibit.iter_mut().for_each(|exhibit| exhibit.answer(now));
+                } else if token >= LINK {
                     seated.links.handle_ready(token, now);
                 } else {
                     seated.handle_process_end((token - PROCESS) as Rank, &self.poller, now);
@@ -265,10 +279,17 @@ impl Thread {
         for (stream, rank) in self.early.drain(..) {
             links.accept(stream, rank, now);
         }
+        let exhibit = joined.socket.and_then(|socket| {
+            Exhibit::open(socket, self.poller.clone(), EXHIBIT)
+                .inspect_err(|e| tracing::warn!("`rondel status` will not show this process: {e}"))
+                .ok()
+        });
         let mut seated = Seated {
+            job: joined.job,
             me: joined.me,
             seats,
             page: joined.page,
+            exhibit,
             links,
             membership: Membership::new(joined.me, nranks, self.pace, now),
             inquiries: Inquiries::default(),
@@ -302,6 +323,7 @@ impl Thread {
             root.turn(now);
         }
         if let Some(seated) = &mut self.seated {
+            seated.exhibit.iter_mut().for_each(|exhibit| exhibit.resume(now));
             seated.links.handle_timeout(now);
             seated.membership.handle_timeout(now);
             for step in seated.inquiries.handle_timeout(now) {
@@ -334,9 +356,20 @@ impl Seated {
     fn host_of(&self, rank: Rank) -> &[u8; 16] {
         &self.seats[rank as usize].member.host
     }
-    fn look(&self, rank: Rank) -> Sight {
+    /// Looks at a rank's process and, if it is stopped and something was asked, at its page.
+    fn look(&self, rank: Rank, asked: Option<Asked>) -> (Sight, Option<Reading>) {
+        if !self.is_local(rank) {
+            return (Sight::Hidden, None);
+        }
         let seat = &self.seats[rank as usize];
-        if self.is_local(rank) { look(seat.member.pid, seat.process) } else { Sight::Hidden }
+        let sight = look(seat.member.pid, seat.process);
+        let asked = asked.filter(|_| sight == Sight::Stopped);
+        let reading = asked.and_then(|asked| {
+            let page = find_page(seat.member.pid, (self.job, rank));
+            let page = page.inspect_err(|e| tracing::debug!("rank {rank} is stopped: {e}")).ok()?;
+            Some(reading(page.read(asked.comm), asked.seq))
+        });
+        (sight, reading)
     }
 
     fn watch_processes(&mut self, poller: &Poller, now: Instant) {
@@ -399,12 +432,12 @@ impl Seated {
                     self.take_step(step, shared, now);
                 }
             }
-            Message::Look { id, about } if (about as usize) < self.seats.len() => {
-                let sight = self.look(about);
-                self.links.send(from, &Message::Seen { id, about, sight }, now);
+            Message::Look { id, about, asked } if (about as usize) < self.seats.len() => {
+                let (sight, reading) = self.look(about, asked);
+                self.links.send(from, &Message::Seen { id, about, sight, reading }, now);
             }
-            Message::Seen { id, sight, .. } => {
-                if let Some(step) = self.inquiries.handle_sight(id, sight) {
+            Message::Seen { id, about, sight, reading } => {
+                if let Some(step) = self.inquiries.handle_sight(id, about, sight, reading) {
                     self.take_step(step, shared, now);
                 }
             }
@@ -422,7 +455,7 @@ impl Seated {
             Action::Heartbeat(rank) => self.links.send_heartbeat(rank, now),
             Action::Examine(rank) => {
                 let id = self.inquiries.examine(rank, now);
-                self.take_step(Step::Look { id, about: rank }, shared, now);
+                self.take_step(Step::Look { id, about: rank, asked: None }, shared, now);
             }
             Action::Failed(failure) => {
                 tracing::debug!("the job has failed: {failure}");
@@ -448,19 +481,8 @@ impl Seated {
 
     /// From the status page, without the help of the thread that writes it.
     fn answer(&self, comm: u64, seq: u64) -> Answer {
-        let status = self.page.read(comm);
-        let is_collective = |c: Collective| !matches!(c, Collective::Send | Collective::Recv);
-        Answer {
-            about: self.me,
-            comm,
-            seq,
-            entered: status.as_ref().and_then(|status| status.entered).map_or(0, |call| call.seq),
-            completed: status.as_ref().map_or(0, |status| status.completed),
-            call: status.and_then(|status| {
-                status.recent.into_iter().find(|call| call.seq == seq && is_collective(call.collective))
-            }),
-            liveness: Liveness::Alive,
-        }
+        let Reading { entered, completed, call } = reading(self.page.read(comm), seq);
+        Answer { about: self.me, comm, seq, entered, completed, call, liveness: Liveness::Alive }
     }
 
     fn take_step(&mut self, step: Step, shared: &Shared, now: Instant) {
@@ -474,25 +496,39 @@ impl Seated {
                 }
                 self.membership.handle_sight(rank, sight, now);
             }
-            Step::Look { id, about } if self.is_peer(about) => self.send_look(id, about, shared, now),
+            Step::Look { id, about, asked } if self.is_peer(about) => {
+                self.send_look(id, about, asked, shared, now);
+            }
             Step::Look { .. } => {}
         }
     }
 
-    fn send_look(&mut self, id: u64, about: Rank, shared: &Shared, now: Instant) {
+    fn send_look(&mut self, id: u64, about: Rank, asked: Option<Asked>, shared: &Shared, now: Instant) {
         if !self.is_local(about) {
             let on_its_host = |&rank: &Rank| {
                 rank != about && self.host_of(rank) == self.host_of(about) && !self.membership.is_gone(rank)
             };
             if let Some(observer) = (0..self.seats.len() as Rank).find(on_its_host) {
-                self.links.send(observer, &Message::Look { id, about }, now);
+                self.links.send(observer, &Message::Look { id, about, asked }, now);
                 return;
             }
         }
-        let sight = self.look(about);
-        if let Some(step) = self.inquiries.handle_sight(id, sight) {
+        let (sight, reading) = self.look(about, asked);
+        if let Some(step) = self.inquiries.handle_sight(id, about, sight, reading) {
             self.take_step(step, shared, now);
         }
+    }
+}
+
+/// What a page says about the collective of this number.
+fn reading(status: Option<Status>, seq: u64) -> Reading {
+    let Some(status) = status else { return Reading::default() };
+    let is_asked_for =
+        |call: &Call| call.seq == seq && !matches!(call.collective, Collective::Send | Collective::Recv);
+    Reading {
+        entered: status.entered.map_or(0, |call| call.seq),
+        completed: status.completed,
+        call: status.recent.into_iter().find(is_asked_for),
     }
 }
 

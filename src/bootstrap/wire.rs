@@ -8,7 +8,7 @@ use super::{
     codec::{CodecError, MAX_BLOB, MAX_MEMBER, Reader, Writer},
 };
 pub use crate::membership::{News, Sight};
-use crate::plan::Rank;
+use crate::{engine::call::Call, plan::Rank};
 use rondel_transport_api::handshake::VERSION;
 use std::{sync::Arc, time::Duration};
 
@@ -84,6 +84,8 @@ pub enum Message {
         id: u64,
         /// Whose process.
         about: Rank,
+        /// What to look for in its page if it is stopped; `None`: nothing.
+        asked: Option<Asked>,
     },
     /// What a look has shown.
     Seen {
@@ -93,9 +95,31 @@ pub enum Message {
         about: Rank,
         /// What it does.
         sight: Sight,
+        /// What its page says, if it was asked for and could be read.
+        reading: Option<Reading>,
     },
     /// Something that everybody has to know.
     News(News),
+}
+
+/// A call that somebody asks about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The communicator.
+    pub comm: u64,
+    /// The number of the call.
+    pub seq: u64,
+}
+
+/// What a rank's status page says about the call that was asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// The last collective that it entered; 0: none.
+    pub entered: u64,
+    /// The last collective that it completed; 0: none.
+    pub completed: u64,
+    /// What it called under the number, if it still remembers.
+    pub call: Option<Call>,
 }
 
 /// A rank that wants to join.
@@ -181,7 +205,13 @@ fn parse_body(kind: u16, r: &mut Reader<'_>) -> Result<Message, CodecError> {
             seq: r.u64("call number")?,
         },
         9 => Message::Answer { id: r.u64("inquiry")?, answer: parse_answer(r)? },
-        10 => Message::Look { id: r.u64("inquiry")?, about: r.u32("rank")? },
+        10 => Message::Look {
+            id: r.u64("inquiry")?,
+            about: r.u32("rank")?,
+            asked: r.option("whether a call is asked for", |r| {
+                Ok(Asked { comm: r.u64("communicator")?, seq: r.u64("call number")? })
+            })?,
+        },
         11 => {
             let (id, about) = (r.u64("inquiry")?, r.u32("rank")?);
             let sight = match r.u8("sight")? {
@@ -191,7 +221,8 @@ fn parse_body(kind: u16, r: &mut Reader<'_>) -> Result<Message, CodecError> {
                 3 => Sight::Hidden,
                 other => return Err(CodecError::Invalid { what: "sight", given: u64::from(other) }),
             };
-            Message::Seen { id, about, sight }
+            let reading = r.option("whether the page was read", parse_reading)?;
+            Message::Seen { id, about, sight, reading }
         }
         12 => Message::News(News::Failed(Arc::new(r.failure()?))),
         13 => Message::News(News::Left(r.u32("rank")?)),
@@ -219,14 +250,24 @@ fn parse_seat(r: &mut Reader<'_>) -> Result<Seat, CodecError> {
     })
 }
 
-fn parse_answer(r: &mut Reader<'_>) -> Result<Answer, CodecError> {
-    Ok(Answer {
-        about: r.u32("rank")?,
-        comm: r.u64("communicator")?,
-        seq: r.u64("call number")?,
+fn parse_reading(r: &mut Reader<'_>) -> Result<Reading, CodecError> {
+    Ok(Reading {
         entered: r.u64("entered")?,
         completed: r.u64("completed")?,
         call: r.option("whether a call is known", Reader::call)?,
+    })
+}
+
+fn parse_answer(r: &mut Reader<'_>) -> Result<Answer, CodecError> {
+    let (about, comm, seq) = (r.u32("rank")?, r.u64("communicator")?, r.u64("call number")?);
+    let Reading { entered, completed, call } = parse_reading(r)?;
+    Ok(Answer {
+        about,
+        comm,
+        seq,
+        entered,
+        completed,
+        call,
         liveness: match r.u8("liveness")? {
             0 => Liveness::Alive,
             1 => Liveness::Stopped,
@@ -292,12 +333,16 @@ impl Message {
                 write_answer(w, answer);
                 9
             }
-            Message::Look { id, about } => {
-                w.u64(*id).u32(*about);
+            Message::Look { id, about, asked } => {
+                w.u64(*id).u32(*about).option(asked.as_ref(), |w, asked| {
+                    w.u64(asked.comm).u64(asked.seq);
+                });
                 10
             }
-            Message::Seen { id, about, sight } => {
-                w.u64(*id).u32(*about).u8(*sight as u8);
+            Message::Seen { id, about, sight, reading } => {
+                w.u64(*id).u32(*about).u8(*sight as u8).option(reading.as_ref(), |w, reading| {
+                    write_reading(w, reading.entered, reading.completed, reading.call.as_ref());
+                });
                 11
             }
             Message::News(News::Failed(failure)) => {
@@ -316,11 +361,15 @@ fn write_seat(w: &mut Writer, seat: &Seat) {
     w.member(&seat.member).u64(seat.process.namespace).u64(seat.process.started);
 }
 
-fn write_answer(w: &mut Writer, answer: &Answer) {
-    w.u32(answer.about).u64(answer.comm).u64(answer.seq).u64(answer.entered).u64(answer.completed);
-    w.option(answer.call.as_ref(), |w, call| {
+fn write_reading(w: &mut Writer, entered: u64, completed: u64, call: Option<&Call>) {
+    w.u64(entered).u64(completed).option(call, |w, call| {
         w.call(call);
     });
+}
+
+fn write_answer(w: &mut Writer, answer: &Answer) {
+    w.u32(answer.about).u64(answer.comm).u64(answer.seq);
+    write_reading(w, answer.entered, answer.completed, answer.call.as_ref());
     w.u8(match answer.liveness {
         Liveness::Alive => 0,
         Liveness::Stopped => 1,

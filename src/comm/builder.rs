@@ -117,6 +117,7 @@ impl Builder {
             socket_family: env.socket_family,
             heartbeat: env.heartbeat,
             suspicion: env.suspicion,
+            runtime_dir: env.runtime_dir.clone(),
         })?;
         let (endpoints, tried) = self.open(&env, &rendezvous, &watcher)?;
         let ports: Vec<String> = endpoints.iter().map(|e| format!("{} ({})", e.transport, e.port)).collect();

@@ -57,12 +57,13 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<u8, Stop> {
-    logging::start(&Env::from_process().map_err(|e| Stop::Usage(e.to_string()))?)?;
+    let env = Env::from_process().map_err(|e| Stop::Usage(e.to_string()))?;
+    logging::start(&env)?;
     match &cli.command {
         Command::Bench(args) => bench::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Verify(args) => verify::run(args),
-        Command::Status(args) => status::run(args),
+        Command::Status(args) => status::run(args, &env),
     }
 }
 

@@ -2,10 +2,13 @@
 
 use crate::stop::Stop;
 use clap::Args;
-use rondel::engine::status::{list_jobs, report::JobReport};
+use rondel::{
+    engine::status::{list_jobs, report::JobReport},
+    env::Env,
+};
 use std::{
     io::{self, IsTerminal, Write},
-    path::PathBuf,
+    path::Path,
     time::Duration,
 };
 
@@ -36,7 +39,7 @@ fn parse_job(text: &str) -> Result<String, String> {
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Runs the command. The answer is the exit status.
-pub(crate) fn run(args: &StatusArgs) -> Result<u8, Stop> {
+pub(crate) fn run(args: &StatusArgs, env: &Env) -> Result<u8, Stop> {
     if !(0.05..=3600.0).contains(&args.interval) {
         return Err(Stop::Usage(format!(
             "--interval {} is out of range: give a number of seconds from 0.05 to 3600",
@@ -44,7 +47,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<u8, Stop> {
         )));
     }
     loop {
-        let (text, found) = render(args);
+        let (text, found) = render(args, env.runtime_dir.as_deref());
         let clear = if args.watch && io::stdout().is_terminal() { CLEAR } else { "" };
         let mut out = io::stdout().lock();
         out.write_all(format!("{clear}{text}").as_bytes())
@@ -59,9 +62,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<u8, Stop> {
 }
 
 /// The text, and whether there was any job.
-fn render(args: &StatusArgs) -> (String, bool) {
-    let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let listing = list_jobs(runtime_dir.as_deref());
+fn render(args: &StatusArgs, runtime_dir: Option<&Path>) -> (String, bool) {
+    let listing = list_jobs(runtime_dir);
     let wanted = |report: &JobReport| {
         args.job.as_ref().is_none_or(|job| format!("{:016x}", report.job).starts_with(job.as_str()))
     };
@@ -94,7 +96,7 @@ mod tests {
     #[test]
     fn a_job_that_does_not_run_is_said_not_to() {
         let args = StatusArgs { job: Some("ffffffffffffffff".into()), watch: false, interval: 1.0 };
-        let (text, found) = render(&args);
+        let (text, found) = render(&args, None);
         assert!(
             text.ends_with("no such job of yours runs on this host; `rondel status` shows all\n") && !found
         );

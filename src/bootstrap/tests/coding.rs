@@ -1,6 +1,6 @@
 use super::{
     codec::{Reader, Writer},
-    wire::{HEADER, Join, Message, News, ProcessId, Seat, Sight, parse},
+    wire::{Asked, HEADER, Join, Message, News, ProcessId, Reading, Seat, Sight, parse},
     *,
 };
 use crate::{engine::call::Call, error::Cause, plan::Collective};
@@ -93,7 +93,18 @@ fn message() -> impl Strategy<Value = Message> {
         prop::collection::vec(any::<u32>(), 0..9)
             .prop_map(|ranks| Message::Missing { ranks, waited: Duration::from_millis(3) }),
         any::<u64>().prop_map(|job| Message::Link { job, to: 1, offers: 2 }),
-        any::<u64>().prop_map(|id| Message::Seen { id, about: 1, sight: Sight::Hidden }),
+        (any::<[u64; 3]>(), any::<bool>()).prop_map(|([id, comm, seq], asked)| Message::Look {
+            id,
+            about: 1,
+            asked: asked.then_some(Asked { comm, seq })
+        }),
+        (any::<u64>(), prop::option::of((any::<[u64; 2]>(), prop::option::of(call())))).prop_map(
+            |(id, reading)| {
+                let reading =
+                    reading.map(|([entered, completed], call)| Reading { entered, completed, call });
+                Message::Seen { id, about: 1, sight: Sight::Stopped, reading }
+            }
+        ),
         answer,
         offer,
         failed,

@@ -9,6 +9,9 @@ use std::{
 
 const LONG: Duration = Duration::from_secs(20);
 
+/// The communicator that a child is in, in its third collective.
+const COMM: u64 = 5;
+
 /// What a child does when a line comes on its input. When its input ends, it ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
@@ -81,7 +84,8 @@ fn a_rank_in_a_process_of_its_own() {
     let fields: Vec<&str> = place.split(',').collect();
     let rendezvous =
         Rendezvous::root(fields[1], fields[2].parse().unwrap(), fields[3].parse().unwrap()).unwrap();
-    let (watcher, _) = join_with(&rendezvous, LONG).unwrap();
+    let (watcher, job) = join_with(&rendezvous, LONG).unwrap();
+    enter(&watcher, COMM, job.rank, rendezvous.nranks(), 3);
     println!("joined");
     let told = std::io::stdin().read(&mut [0; 8]).unwrap();
     match fields[4] {
@@ -162,15 +166,56 @@ fn a_stopped_process_is_reported_as_stopped_and_not_as_dead() {
     let (watchers, process) = job_with_process(2, End::Leave);
     process.stop();
     let began = Instant::now();
-    watchers[0].inquire(1, 5, 9);
-    let answer = answer(&watchers[0]);
+    watchers[0].inquire(1, COMM, 3);
+    assert_eq!(answer(&watchers[0]), stopped_in_third(1));
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
-    assert_eq!((answer.about, answer.comm, answer.seq, answer.liveness), (1, 5, 9, Liveness::Stopped));
     process.signal(libc::SIGCONT);
-    watchers[0].inquire(1, 5, 10);
-    assert_eq!(self::answer(&watchers[0]).liveness, Liveness::Alive);
+    watchers[0].inquire(1, COMM, 3);
+    assert_eq!(answer(&watchers[0]), Answer { liveness: Liveness::Alive, ..stopped_in_third(1) });
     process.signal(libc::SIGKILL);
     assert_eq!(failure(&watchers[0], LONG).and_then(|failure| failure.culprit()), Some(1));
+}
+
+#[test]
+fn a_stopped_process_is_read_by_another_rank_of_its_host() {
+    let address = free_address();
+    let mut process = Process::start(&address, 2, 3, End::Leave);
+    let join = |rank| {
+        let rendezvous = Rendezvous::root(&address, rank, 3).unwrap();
+        thread::spawn(move || {
+            let watcher = Watcher::start(config(rendezvous.key())).unwrap();
+            let mut seat = watcher.seat(rank, Card { adverts: Vec::new() });
+            if rank == 0 {
+                let external = |address: &SocketAddr| !address.ip().is_loopback();
+                assert!(seat.member.addresses.iter().any(external), "this test takes more than loopback");
+                seat.member.host = [7; 16];
+            }
+            watcher.join_as(seat, &rendezvous, Instant::now() + LONG, &AtomicBool::new(false)).unwrap();
+            watcher
+        })
+    };
+    let [elsewhere, _neighbour] = [join(0), join(1)].map(|thread| thread.join().unwrap());
+    process.wait_joined();
+    process.stop();
+    elsewhere.inquire(2, COMM, 3);
+    assert_eq!(answer(&elsewhere), stopped_in_third(2));
+    elsewhere.inquire(2, COMM, 4);
+    assert_eq!(answer(&elsewhere), Answer { seq: 4, call: None, ..stopped_in_third(2) });
+    process.signal(libc::SIGKILL);
+    process.wait();
+}
+
+/// What is said about a child that is stopped.
+fn stopped_in_third(about: Rank) -> Answer {
+    Answer {
+        about,
+        comm: COMM,
+        seq: 3,
+        entered: 3,
+        completed: 2,
+        call: Some(call(3)),
+        liveness: Liveness::Stopped,
+    }
 }
 
 fn answer(watcher: &Watcher) -> Answer {

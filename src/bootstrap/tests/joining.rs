@@ -117,20 +117,7 @@ fn the_others_pass_strangers_by_where_several_ports_are_probed() {
 #[test]
 fn an_inquiry_is_answered_while_the_asked_rank_does_something_else() {
     let ranks = job(3);
-    let page = ranks[2].0.status();
-    let slot = page.open_slot(77, 2, 3).unwrap();
-    let call = |seq| Call {
-        seq,
-        collective: crate::plan::Collective::AllReduce,
-        dtype: rondel_transport_api::DataType::F32,
-        op: Some(rondel_transport_api::ReduceOp::Sum),
-        count: 1000 + seq,
-        root: 0,
-    };
-    for seq in 1..=3 {
-        page.entered(slot, &call(seq));
-    }
-    page.completed(slot, 2);
+    enter(&ranks[2].0, 77, 2, 3, 3);
     // Nobody calls anything on rank 2 from here on.
     for (asker, seq, expected) in
         [(0, 3, Some(call(3))), (1, 2, Some(call(2))), (2, 1, Some(call(1))), (0, 4, None)]

@@ -135,8 +135,8 @@ fn open(path: &Path, owner: (u64, Rank)) -> io::Result<Process> {
     Ok(Process { pid, view })
 }
 
-/// The page of a process that does not answer, among its open descriptors.
-fn find_page(pid: u32, owner: (u64, Rank)) -> io::Result<StatusView> {
+/// The page of a process that does not answer, among its open descriptors. `owner`: its job and its rank there.
+pub(crate) fn find_page(pid: u32, owner: (u64, Rank)) -> io::Result<StatusView> {
     let directory = PathBuf::from(format!("/proc/{pid}/fd"));
     let silent = |error: io::Error| {
         let what =

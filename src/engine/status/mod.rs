@@ -17,6 +17,7 @@ mod socket;
 mod tests;
 mod view;
 
+pub(crate) use listing::find_page;
 pub use listing::{Listing, Process, list_jobs};
 pub use page::StatusPage;
 pub use process::{ProcessState, process_state};
