@@ -2,10 +2,17 @@
 
 use super::{
     doorway::Doorway,
+    exhibit::Exhibit,
     poller::{Interest, Poller},
+    showing::RuntimeDir,
     *,
 };
-use std::net::TcpStream;
+use std::{
+    io::{self, Read, Write},
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    rc::Rc,
+};
 
 /// The exit status of a forked child: 0 if `body` was true there.
 fn in_child(body: impl FnOnce() -> bool) -> i32 {
@@ -17,7 +24,7 @@ fn in_child(body: impl FnOnce() -> bool) -> i32 {
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(i32::from(!good)) };
     }
-    assert!(child > 0, "{}", std::io::Error::last_os_error());
+    assert!(child > 0, "{}", io::Error::last_os_error());
     let until = Instant::now() + Duration::from_secs(20);
     loop {
         let mut status = 0;
@@ -62,44 +69,81 @@ fn a_child_that_drops_its_copy_of_a_watcher_disturbs_nobody() {
     assert!(matches!(left, Some(Notice::Left(0))), "{left:?}");
 }
 
+/// Runs `body` while this process can open no descriptor: those of its input, output and errors are all that it may have.
+fn without_descriptors<T>(body: impl FnOnce() -> T) -> T {
+    let mut usual = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure outlives the call.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut usual) }, 0);
+    let set = |limit: &libc::rlimit| {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
+    };
+    set(&libc::rlimit { rlim_cur: 3, ..usual });
+    let result = body();
+    set(&usual);
+    result
+}
+
+/// Whether something of the set is ready until then.
+fn is_ready(poller: &Poller, until: Instant) -> bool {
+    !poller.wait(Some(until)).unwrap().is_empty()
+}
+
+const SOON: Duration = Duration::from_secs(5);
+
 #[test]
 fn a_doorway_without_descriptors_rests_and_then_goes_on() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     listener.set_nonblocking(true).unwrap();
     let mut doorway = Doorway::new(vec![listener], Key::from_secret(b"doorway")).unwrap();
-    let outside = Poller::new().unwrap();
-    outside.add(doorway.as_fd(), 1, Interest::Read).unwrap();
+    let poller = Poller::new().unwrap();
+    poller.add(doorway.as_fd(), 1, Interest::Read).unwrap();
     let mut guest = TcpStream::connect(address).unwrap();
-    guest.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    guest.set_read_timeout(Some(SOON)).unwrap();
     let status = in_child(move || {
-        let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        let limit = |limit: &libc::rlimit| {
-            // SAFETY: the structure outlives the call.
-            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }
-        };
-        // SAFETY: as above.
-        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut old) };
-        // Standard input, output and error take what is left.
-        limit(&libc::rlimit { rlim_cur: 3, ..old });
-        let begun = Instant::now();
-        let is_ready = |until| !outside.wait(Some(until)).unwrap().is_empty();
-        assert!(is_ready(begun + Duration::from_secs(5)));
-        doorway.turn(begun);
-        let due = doorway.next_timeout().expect("a pause ends");
-        assert!(due > begun + Duration::from_millis(50) && !is_ready(due), "it is not woken meanwhile");
-        doorway.turn(due);
-        assert!(doorway.next_timeout().expect("still none left") > due);
-        limit(&old);
-        let due = doorway.next_timeout().unwrap();
-        doorway.turn(due);
-        assert!(is_ready(Instant::now() + Duration::from_secs(5)));
+        let rested = without_descriptors(|| {
+            let begun = Instant::now();
+            assert!(is_ready(&poller, begun + SOON));
+            doorway.turn(begun);
+            let due = doorway.next_timeout().expect("a pause ends");
+            assert!(due > begun + Duration::from_millis(50) && !is_ready(&poller, due), "it is woken");
+            doorway.turn(due);
+            doorway.next_timeout().expect("there is none left still")
+        });
+        doorway.turn(rested);
+        guest.write_all(&[0; 64]).unwrap();
+        assert!(is_ready(&poller, Instant::now() + SOON), "the guest is heard");
         doorway.turn(Instant::now());
-        // A stranger's greeting is answered by hanging up.
-        std::io::Write::write_all(&mut guest, &[0; 64]).unwrap();
-        assert!(is_ready(Instant::now() + Duration::from_secs(5)));
-        doorway.turn(Instant::now());
-        !matches!(std::io::Read::read(&mut guest, &mut [0; 512]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock)
+        // A stranger is answered by hanging up, at once.
+        let answer = guest.read(&mut [0; 512]);
+        !matches!(answer, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+    });
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn an_exhibit_without_descriptors_rests_and_then_goes_on() {
+    let directory = RuntimeDir::new("resting");
+    let owner = Owner { job: 0xe, rank: 0, nranks: 1, pid: std::process::id() };
+    let page = Arc::new(StatusPage::create(&owner).unwrap());
+    let socket = StatusSocket::serve(&SocketDirectory::of_user(Some(&directory.0)).unwrap(), page).unwrap();
+    let mut visitor = UnixStream::connect(socket.path()).unwrap();
+    visitor.set_read_timeout(Some(SOON)).unwrap();
+    let status = in_child(move || {
+        let poller = Rc::new(Poller::new().unwrap());
+        let mut exhibit = Exhibit::open(socket, poller.clone(), 1).unwrap();
+        let due = without_descriptors(|| {
+            let begun = Instant::now();
+            assert!(is_ready(&poller, begun + SOON));
+            exhibit.answer(begun);
+            assert!(!is_ready(&poller, begun + Duration::from_millis(50)), "it is woken");
+            exhibit.next_timeout().expect("a pause ends")
+        });
+        exhibit.resume(due);
+        assert!(exhibit.next_timeout().is_none() && is_ready(&poller, Instant::now() + SOON));
+        exhibit.answer(Instant::now());
+        visitor.read(&mut [0; 2]).unwrap() == 1
     });
     assert_eq!(status, 0);
 }

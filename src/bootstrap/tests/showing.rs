@@ -5,10 +5,10 @@ use crate::engine::status::list_jobs;
 use std::{fs, io::Read, path::PathBuf};
 
 /// A runtime directory that is removed with its content.
-struct RuntimeDir(PathBuf);
+pub(super) struct RuntimeDir(pub(super) PathBuf);
 
 impl RuntimeDir {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("rondel-{name}-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
         Self(path)

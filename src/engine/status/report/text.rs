@@ -143,7 +143,7 @@ fn in_words(waiting: &WaitingFor, now: Duration) -> String {
         waiting.peer,
         if waiting.receiving { "send" } else { "receive" },
         seconds(now.saturating_sub(waiting.since)),
-        waiting.step,
+        u64::from(waiting.step) + 1,
         waiting.seq
     )
 }

@@ -76,7 +76,7 @@ fn who_has_not_entered_is_found_at_the_end_of_the_chain() {
     assert_eq!(report.findings()[&1], [expected]);
     let text = report.to_string();
     let line = "\n  0     0       4000  running  #811       all_reduce #812 (1024 x float, sum)  \
-                rank 7 to send for 10.0 s (step 3 of #812)\n";
+                rank 7 to send for 10.0 s (step 4 of #812)\n";
     assert!(text.contains(line), "{text}");
     let line =
         "\n  => rank 5 is alive and has not entered all_reduce #812; 7 ranks wait for it, for 17.0 s\n";
