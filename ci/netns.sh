@@ -8,7 +8,7 @@
 #   --burst BYTES    bytes that may pass at once above the rate (default 256kb)
 #   --family FAMILY  4, 6 or both: the addresses that hosts have (default both; the root's is then IPv4)
 #   --port PORT      where rank 0 meets the others (default 4000)
-#   --timeout S      seconds after which COMMAND is stopped (default 120)
+#   --timeout S      seconds after which COMMAND is stopped (default 300)
 #   --probe          only says whether this machine can do it: exit status 0, or 1 and the reason
 #
 # COMMAND runs once in every host, with RONDEL_ROOT, RONDEL_RANK and RONDEL_NRANKS set. Rank 0's output comes as it is,
@@ -18,7 +18,7 @@
 # same addresses on every host, so that whoever tries it reaches nobody or itself; and eth9, which is down.
 set -euo pipefail
 
-hosts=2 rate="" burst=256kb family=both port=4000 limit=120
+hosts=2 rate="" burst=256kb family=both port=4000 limit=300
 name=rondel-$$
 
 refuse() {

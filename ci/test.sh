@@ -88,10 +88,10 @@ stage_netns() {
     local why
     why=$(ci/netns.sh --probe) || skip "$why"
     cargo build --release --locked --bins
-    checked_bench on_hosts 2 both "" all_reduce -b 8 -e 1M -n 20
-    checked_bench on_hosts 4 4 "" all_reduce -b 8 -e 1M -n 10
-    checked_bench on_hosts 2 6 "" all_reduce -b 8 -e 64K -n 10
-    checked_bench on_hosts 4 6 "" all_gather -b 8 -e 64K -n 10
+    checked_bench on_hosts 2 both "" all_reduce -b 8 -e 1M -f 8 -n 5
+    checked_bench on_hosts 4 4 "" all_reduce -b 8 -e 1M -f 8 -n 5
+    checked_bench on_hosts 2 6 "" all_reduce -b 8 -e 64K -f 16 -n 5
+    checked_bench on_hosts 4 6 "" all_gather -b 8 -e 64K -f 16 -n 5
     limited_rate
 }
 

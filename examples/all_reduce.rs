@@ -5,6 +5,8 @@
 //! RONDEL_ROOT=127.0.0.1:4000 RONDEL_NRANKS=2 RONDEL_RANK=1 cargo run --release --example all_reduce
 //! ```
 
+#![expect(clippy::print_stdout, reason = "a program, and this is its output")]
+
 use rondel::{Communicator, ReduceOp, Rendezvous};
 use std::time::{Duration, Instant};
 

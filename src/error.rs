@@ -164,6 +164,7 @@ pub struct Waiting {
 }
 
 impl UsageError {
+    #[expect(clippy::new_ret_no_self, reason = "nobody needs one that is not yet an error")]
     pub(crate) fn new(what: impl Into<String>) -> Error {
         Error::Usage(UsageError { what: what.into() })
     }

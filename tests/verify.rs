@@ -83,7 +83,7 @@ fn verify(algorithm: &Algorithm, collective: Collective, shape: &Shape, depth: D
     let mut actions = 0;
     let placements: &[&dyn Fn(Rank) -> bool] = match depth {
         Depth::Once => &[&|rank| rank % 2 == 0],
-        Depth::Full => &[&|_| false, &|_| true, &|rank| hash(u64::from(rank)) % 2 == 0],
+        Depth::Full => &[&|_| false, &|_| true, &|rank| hash(u64::from(rank)).is_multiple_of(2)],
     };
     for (at, in_place) in placements.iter().enumerate() {
         let prescale = at % 2 == 0;

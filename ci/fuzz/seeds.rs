@@ -90,16 +90,27 @@ fn frame(kind: u8, [len, offset, part]: [u32; 3], number: u64, stamp: u64) -> Ve
 fn streams() -> Vec<Vec<u8>> {
     let ready = frame(3, [0; 3], 0, 0);
     let goodbye = frame(4, [0; 3], 0, 0);
-    let whole = [frame(1, [0; 3], 0, 0), frame(1, [12, 0, 12], 1, 1), frame(1, [4096, 0, 4096], 2, 2)].concat();
+    let whole =
+        [frame(1, [0; 3], 0, 0), frame(1, [12, 0, 12], 1, 1), frame(1, [4096, 0, 4096], 2, 2)].concat();
     let parts = [frame(1, [12, 4, 8], 1, 1), frame(1, [12, 0, 4], 1, 1), frame(1, [0; 3], 0, 0)].concat();
     let stream = |shape: u8, frames: &[u8]| [&[shape, 255], &ready[..], frames, &goodbye].concat();
-    vec![stream(0, &whole), stream(15, &whole), stream(16, &parts), stream(31, &parts), stream(0, &frame(2, [0; 3], 0, 0))]
+    vec![
+        stream(0, &whole),
+        stream(15, &whole),
+        stream(16, &parts),
+        stream(31, &parts),
+        stream(0, &frame(2, [0; 3], 0, 0)),
+    ]
 }
 
 /// Patches: the index of a word and its value. The first words are the header's, then come the heads of the slots.
 fn pages() -> Vec<Vec<u8>> {
     let patch = |word: u16, value: u64| [&word.to_le_bytes()[..], &value.to_le_bytes()].concat();
-    vec![patch(0, 1), [patch(9, 9), patch(10, 2 << 32 | 4)].concat(), (8..200).flat_map(|word| patch(word, 1)).collect()]
+    vec![
+        patch(0, 1),
+        [patch(9, 9), patch(10, 2 << 32 | 4)].concat(),
+        (8..200).flat_map(|word| patch(word, 1)).collect(),
+    ]
 }
 
 fn environments() -> Vec<Vec<u8>> {

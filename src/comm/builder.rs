@@ -168,7 +168,7 @@ impl Builder {
         env: &Env,
         rendezvous: &Rendezvous,
         watcher: &Watcher,
-    ) -> Result<(Vec<Open>, Vec<(String, String)>), SetupError> {
+    ) -> Result<(Vec<Open>, Refused), SetupError> {
         let all = self.transports.clone().unwrap_or_else(built_in);
         let wanted = self.transport.as_ref().or(env.transport.as_ref());
         let chosen: Vec<_> =
@@ -217,6 +217,9 @@ impl Builder {
         Ok((endpoints, tried))
     }
 }
+
+/// Transports that cannot be used, each with the reason.
+type Refused = Vec<(String, String)>;
 
 struct Open {
     endpoint: Box<dyn Endpoint>,

@@ -3,7 +3,7 @@
 //! An algorithm is described by the *steps* that its ranks take together: how many messages the busiest rank sends and
 //! receives in one, how many of them leave the busiest host, and what part of the vector a message has. Two times
 //! follow for a message of L bytes in s slices: how long CPUs and ports are *busy*, and how long the *path* is of a
-//! message from its post to its end. Steps follow each other in one of three ways (see [`Flow`]). A round posts on a
+//! message from its post to its end. Steps follow each other in one of three ways (see `Flow`). A round posts on a
 //! lane when the round before has posted all it has there; so where a lane serves all steps, hardly more than one flight
 //! is saved by the overlap of rounds, and where each step has its own, rounds follow each other as CPUs and ports allow.
 

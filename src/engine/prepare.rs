@@ -66,6 +66,10 @@ pub(crate) struct Prepared {
     /// For each channel: the engine's lane for each lane of the plan.
     pub(crate) lanes: Vec<Box<[u32]>>,
     /// For each channel: runs that nobody uses.
+    #[expect(
+        clippy::vec_box,
+        reason = "runs stay in their boxes while they go from here to the queues and back"
+    )]
     idle: Vec<Vec<Box<Run>>>,
     /// Where rounds wait for their turn: the channel, or the direction of a point-to-point lane.
     first_queue: usize,

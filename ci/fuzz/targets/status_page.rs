@@ -16,10 +16,13 @@ use std::{
 
 /// A page with one communicator, as its owner made it.
 static PAGE: LazyLock<Vec<u8>> = LazyLock::new(|| {
-    let page = StatusPage::create(&Owner { job: 1, rank: 2, nranks: 4, pid: std::process::id() }).expect("a page");
+    let page =
+        StatusPage::create(&Owner { job: 1, rank: 2, nranks: 4, pid: std::process::id() }).expect("a page");
     page.open_slot(9, 2, 4).expect("room for one");
     let mut bytes = Vec::new();
-    File::from(page.descriptor().try_clone_to_owned().expect("a descriptor")).read_to_end(&mut bytes).expect("read");
+    File::from(page.descriptor().try_clone_to_owned().expect("a descriptor"))
+        .read_to_end(&mut bytes)
+        .expect("read");
     bytes
 });
 

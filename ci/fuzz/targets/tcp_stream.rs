@@ -54,6 +54,9 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(tokens, [0, 1, 2, 3]);
     for (memory, len) in memory.iter().zip(LENGTHS) {
         let (before, rest) = memory.split_at(MARGIN);
-        assert!(before.iter().chain(&rest[len..]).all(|byte| *byte == GUARD), "written outside of {len} bytes");
+        assert!(
+            before.iter().chain(&rest[len..]).all(|byte| *byte == GUARD),
+            "written outside of {len} bytes"
+        );
     }
 });
