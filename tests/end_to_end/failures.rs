@@ -36,6 +36,21 @@ fn a_stopped_rank_is_named_as_stopped() {
 }
 
 #[test]
+fn a_rank_that_was_stopped_for_a_while_is_not_dead() {
+    let mut job = Job::new(3, "for a while").set("RONDEL_SUSPICION", 1).set("RONDEL_HEARTBEAT", 0.25);
+    job.start_all();
+    job.await_all("joined");
+    job.signal(1, libc::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(2500));
+    job.signal(1, libc::SIGCONT);
+    for rank in 0..3 {
+        let report = job.outcome(rank);
+        assert_eq!(report.event, "ok", "{report:?}");
+    }
+    job.finish(Duration::from_secs(5));
+}
+
+#[test]
 fn a_rank_that_computes_is_named_as_alive() {
     let patience = builder().timeout(Duration::from_secs(3));
     ranks_that_stay(3, patience, |comm| {

@@ -42,6 +42,8 @@ fn kill_one(seed: u64) -> Duration {
             named && after < Duration::from_secs(2),
             "seed {seed}: rank {victim} of {nranks} was killed, rank {rank} said after {after:?}: {report:?}"
         );
+        let leaving: u64 = job.await_event(rank, "left").text.parse().expect("microseconds");
+        assert!(leaving < 2_000_000, "seed {seed}: leaving took rank {rank} {leaving} us");
         slowest = slowest.max(after);
     }
     job.finish(Duration::from_secs(4));
