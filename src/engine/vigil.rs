@@ -191,7 +191,8 @@ impl Engine {
         let (members, seq) = (&self.comms[operation.comm].spec.members, operation.submission.call.seq);
         let waits = |peer: Rank| {
             let about = members[peer as usize];
-            operation.vigil.answers.iter().any(|answer| answer.about == about && answer.entered >= seq)
+            let mut answers = operation.vigil.answers.iter().filter(|answer| answer.about == about);
+            answers.any(|answer| answer.liveness == Liveness::Alive && answer.entered >= seq)
         };
         self.waits_for(id).0.into_iter().all(waits)
     }

@@ -76,7 +76,7 @@ fn a_receive_that_nobody_serves_says_what_its_peer_does() {
         if comm.rank() == 0 {
             let (failure, _) = failure(|| comm.recv(1, &mut [0u8; 10]));
             let said = failure.to_string();
-            assert!(said.contains("rank 1: alive, its last collective is #5"), "{said}");
+            assert!(said.contains("rank 1: alive; its last collective is #5"), "{said}");
             assert!(said.contains("recv #1 from rank 1"), "{said}");
         }
     });
