@@ -2,6 +2,7 @@
 
 use crate::{
     job::Job,
+    report::stretched,
     threads::{builder, ranks, ranks_that_stay},
 };
 use rondel::{Communicator, Error, ReduceOp, Result, error::Cause, error::Failure};
@@ -57,7 +58,7 @@ fn a_rank_that_computes_is_named_as_alive() {
         all_reduce(comm).unwrap();
         if comm.rank() != 1 {
             let (failure, after) = failure(|| all_reduce(comm));
-            assert!(after < Duration::from_secs(5), "{after:?}");
+            assert!(after < stretched(Duration::from_secs(5)), "{after:?}");
             assert_eq!(failure.culprit(), Some(1), "{failure}");
             assert!(matches!(failure.cause, Cause::Deadline { .. }), "{failure}");
             let said = failure.to_string();
@@ -91,7 +92,7 @@ fn a_rank_that_leaves_is_named() {
                 let (failure, after) = failure(|| all_reduce(&comm));
                 assert_eq!(failure.culprit(), Some(leaver), "{failure}");
                 assert!(matches!(failure.cause, Cause::Left { .. }), "{failure}");
-                assert!(after < Duration::from_secs(3), "{after:?}");
+                assert!(after < stretched(Duration::from_secs(3)), "{after:?}");
             }
         });
     }
@@ -110,7 +111,7 @@ fn a_rank_that_leaves_a_child_is_named() {
             } else {
                 let (failure, after) = failure(|| all_reduce(&child));
                 assert_eq!(failure.culprit(), Some(2), "{failure}");
-                assert!(after < Duration::from_secs(3), "{after:?}");
+                assert!(after < stretched(Duration::from_secs(3)), "{after:?}");
             }
             all_reduce(comm).unwrap();
         });
@@ -131,7 +132,7 @@ fn a_rank_that_left_long_ago_is_named() {
             }
             let (failure, after) = failure(|| all_reduce(&comm));
             assert!(matches!(failure.cause, Cause::Left { rank: 2 }), "{failure}");
-            assert!(after < Duration::from_secs(1), "{after:?}");
+            assert!(after < stretched(Duration::from_secs(1)), "{after:?}");
             all_reduce(&pair).unwrap();
         }
     });
@@ -179,7 +180,7 @@ fn abort_from_another_thread_ends_all_ranks() {
                 std::thread::sleep(Duration::from_millis(700));
             }
             let (failure, _) = failure(|| all_reduce(&comm));
-            assert!(began.elapsed() < Duration::from_millis(1200), "{:?}", began.elapsed());
+            assert!(began.elapsed() < stretched(Duration::from_millis(1200)), "{:?}", began.elapsed());
             assert_eq!(failure.culprit(), Some(1), "{failure}");
             assert!(failure.to_string().contains("rank 1 aborted: the loss is NaN"), "{failure}");
         });
@@ -197,12 +198,12 @@ fn a_failed_communicator_stays_failed_and_ends_soon() {
         for _ in 0..3 {
             let (failure, after) = failure(|| all_reduce(&comm));
             assert_eq!(failure.culprit(), Some(0), "{failure}");
-            assert!(after < Duration::from_millis(100), "{after:?}");
+            assert!(after < stretched(Duration::from_millis(100)), "{after:?}");
         }
         assert!(comm.failure().is_some());
         let left = Instant::now();
         drop(comm);
-        assert!(left.elapsed() < Duration::from_secs(2), "{:?}", left.elapsed());
+        assert!(left.elapsed() < stretched(Duration::from_secs(2)), "{:?}", left.elapsed());
     });
 }
 
