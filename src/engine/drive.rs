@@ -283,7 +283,11 @@ impl Engine {
             Event::Failed { token, error } => self.handle_failed_post(token, error),
             Event::Established { lane } => {
                 if let Some(&lane) = self.ports[port].lanes.get(&lane) {
-                    self.lanes[lane as usize].phase = Phase::Ready;
+                    let lane = &mut self.lanes[lane as usize];
+                    lane.phase = Phase::Ready;
+                    if self.comms[lane.comm].closed {
+                        self.ports[port].endpoint.close(lane.id);
+                    }
                 }
             }
             Event::Closed { lane, cause } => {

@@ -3,11 +3,11 @@
 use super::{Command, Engine, RunId};
 use crate::{
     bootstrap::LaneOffer,
-    error::{Cause, Failure},
+    error::Cause,
     plan::{LaneIndex, Rank},
 };
 use rondel_transport_api::{LaneId, TransportError};
-use std::{collections::VecDeque, sync::Arc};
+use std::collections::VecDeque;
 
 /// The channel number of the lanes that carry sends and receives, apart from the collectives' channels.
 pub(crate) const POINT_TO_POINT: u16 = u16::MAX;
@@ -116,13 +116,9 @@ impl Engine {
     }
 
     /// A peer's half of a lane. Ours is made if it does not exist yet, so that the first of the two to need the lane is
-    /// enough.
+    /// enough. A communicator that was destroyed here makes it too: over that lane it says goodbye.
     pub(super) fn handle_offer(&mut self, from: Rank, offer: LaneOffer) {
-        let known = self.comms.iter().position(|c| c.spec.id == offer.comm);
-        if let Some(left) = known.filter(|&comm| self.comms[comm].closed) {
-            return self.declare_left(left);
-        }
-        let Some(comm) = known else {
+        let Some(comm) = self.comms.iter().position(|c| c.spec.id == offer.comm) else {
             if self.early_offers.len() < EARLY_OFFERS {
                 self.early_offers.push(EarlyOffer { from, offer });
             }
@@ -143,19 +139,5 @@ impl Engine {
         if let Err((peer, error)) = established {
             self.fail(comm, Cause::LaneLost { peer, error }, true);
         }
-    }
-
-    /// A peer needs a communicator that this rank has destroyed, and has no lane yet that could have told it.
-    fn declare_left(&mut self, comm: usize) {
-        let spec = &self.comms[comm].spec;
-        let me = spec.members[spec.rank as usize];
-        let failure = Failure {
-            origin: me,
-            comm: Some(spec.id),
-            cause: Cause::Left { rank: me },
-            waiting: None,
-            agreed: false,
-        };
-        self.commands.push(Command::Declare(Arc::new(failure)));
     }
 }

@@ -117,15 +117,16 @@ impl Engine {
             if self.comms[comm].failure.is_some() || self.comms[comm].closed {
                 continue;
             }
-            let is_due = now.saturating_sub(lane.since) >= grace;
-            match lane.error {
-                Some(error) if is_due => self.fail(comm, Cause::LaneLost { peer, error }, true),
-                None if is_due && self.needs(comm, peer) => {
-                    self.fail(comm, Cause::Left { rank: peer }, true);
-                }
-                // Who said goodbye may be needed later.
-                error => self.lost.push(LostLane { error, ..lane }),
+            // Who is not needed now may be needed later.
+            if now.saturating_sub(lane.since) < grace || !self.needs(comm, peer) {
+                self.lost.push(lane);
+                continue;
             }
+            let cause = match lane.error {
+                Some(error) => Cause::LaneLost { peer, error },
+                None => Cause::Left { rank: peer },
+            };
+            self.fail(comm, cause, true);
         }
     }
 
@@ -190,7 +191,8 @@ impl Engine {
         let (members, seq) = (&self.comms[operation.comm].spec.members, operation.submission.call.seq);
         let waits = |peer: Rank| {
             let about = members[peer as usize];
-            operation.vigil.answers.iter().any(|answer| answer.about == about && answer.entered >= seq)
+            let mut answers = operation.vigil.answers.iter().filter(|answer| answer.about == about);
+            answers.any(|answer| answer.liveness == Liveness::Alive && answer.entered >= seq)
         };
         self.waits_for(id).0.into_iter().all(waits)
     }
@@ -416,14 +418,6 @@ impl Engine {
                 None => ours(news.culprit().unwrap_or(news.origin)).is_some(),
             };
             if self.comms[comm].closed || !concerns {
-                continue;
-            }
-            // Who left of its own will fails only those who still need it.
-            if let Cause::Left { rank } = news.cause
-                && rank == news.origin
-                && let Some(peer) = ours(rank)
-            {
-                self.lose(comm, peer, None);
                 continue;
             }
             let renamed = news.renamed(ours);

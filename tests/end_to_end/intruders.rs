@@ -26,7 +26,7 @@ fn intrude(port: u16, turn: usize) -> Option<TcpStream> {
         // An echo of the other side's greeting, cut in the middle.
         _ => stream.read(&mut greeting).and_then(|n| stream.write_all(&greeting[..n / 2])),
     };
-    (turn % 3 == 0).then_some(stream)
+    turn.is_multiple_of(3).then_some(stream)
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A job of processes. Each is this test binary again, which runs nothing but [`crate::worker`].
 
 use crate::{
-    report::{Report, monotonic_now},
+    report::{Report, monotonic_now, stretched},
     worker::SCENARIO,
 };
 use rondel::plan::Rank;
@@ -136,7 +136,7 @@ impl Job {
 
     /// Waits until all processes have ended by themselves, at most for `bound`.
     pub(crate) fn finish(mut self, bound: Duration) {
-        let end = Instant::now() + bound;
+        let end = Instant::now() + stretched(bound);
         for (rank, child) in &mut self.ranks {
             while child.try_wait().expect("a child can be waited for").is_none() {
                 assert!(

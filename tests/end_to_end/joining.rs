@@ -1,8 +1,14 @@
 //! Jobs that cannot come together: what each rank is told.
 
-use crate::job::Job;
-use rondel::plan::Rank;
-use std::time::Duration;
+use crate::{job::Job, report::stretched, threads::builder};
+use rondel::{Error, Rendezvous, bootstrap::UniqueId, error::SetupError, plan::Rank};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 fn turned_away(job: &mut Job, rank: Rank, words: &[&str]) {
     let report = job.outcome(rank);
@@ -71,4 +77,22 @@ fn ranks_that_were_told_different_numbers_of_ranks() {
     job.start_rank(0, &[]);
     job.start_rank(1, &[("RONDEL_NRANKS", "3")]);
     turned_away(&mut job, 1, &["there are 3 ranks", "2", "give every rank the same number"]);
+}
+
+#[test]
+fn joining_can_be_aborted() {
+    let id = UniqueId::generate(None, Some("lo"), None).expect("an id");
+    let rendezvous = Rendezvous::unique_id(&id, 1, 2).expect("a rank in range");
+    let abort = Arc::new(AtomicBool::new(false));
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(200));
+            abort.store(true, Ordering::Relaxed);
+        });
+        let error = builder().abort_flag(abort.clone()).connect(rendezvous).expect_err("rank 0 is not there");
+        let is_aborted = matches!(&error, Error::Setup(why) if matches!(**why, SetupError::Aborted));
+        assert!(is_aborted, "{error}");
+    });
+    assert!(began.elapsed() < stretched(Duration::from_secs(1)), "{:?}", began.elapsed());
 }

@@ -1,6 +1,6 @@
 //! Ranks that are killed at random moments. `RONDEL_SOAK=1` makes more of them.
 
-use crate::job::Job;
+use crate::{job::Job, report::stretched};
 use std::time::Duration;
 
 /// A seeded sequence, so that a round can be named by its seed.
@@ -39,8 +39,13 @@ fn kill_one(seed: u64) -> Duration {
         let after = report.at.saturating_sub(killed);
         let named = (report.event.as_str(), report.culprit) == ("failed", Some(victim));
         assert!(
-            named && after < Duration::from_secs(2),
+            named && after < stretched(Duration::from_secs(2)),
             "seed {seed}: rank {victim} of {nranks} was killed, rank {rank} said after {after:?}: {report:?}"
+        );
+        let leaving: u64 = job.await_event(rank, "left").text.parse().expect("microseconds");
+        assert!(
+            Duration::from_micros(leaving) < stretched(Duration::from_secs(2)),
+            "seed {seed}: leaving took rank {rank} {leaving} us"
         );
         slowest = slowest.max(after);
     }

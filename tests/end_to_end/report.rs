@@ -60,3 +60,12 @@ pub(crate) fn monotonic_now() -> Duration {
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
+
+/// A bound that holds where every thread gets a CPU, stretched on a machine that others keep busy.
+pub(crate) fn stretched(bound: Duration) -> Duration {
+    let load = std::fs::read_to_string("/proc/loadavg").ok();
+    let load = load.and_then(|text| text.split(' ').next()?.parse::<f64>().ok()).unwrap_or(0.0);
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    // These tests alone bring about some load of their own.
+    bound.mul_f64((load / cpus as f64 / 4.0).max(1.0))
+}

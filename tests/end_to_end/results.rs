@@ -1,6 +1,6 @@
 //! Every collective gives what it says, for 1 to 9 ranks and counts from nothing to several rounds.
 
-use crate::threads::ranks;
+use crate::threads::{builder, ranks};
 use half::bf16;
 use rondel::{Communicator, Element, ReduceOp, plan::Rank};
 use std::fmt::Debug;
@@ -24,6 +24,15 @@ fn check<T: PartialEq + Debug + Copy>(what: &str, got: &[T], expected: impl Fn(u
 
 fn sum(nranks: usize, i: usize) -> usize {
     (0..nranks).map(|rank| value(rank, i)).sum()
+}
+
+#[test]
+fn a_job_of_one_rank_needs_no_meeting_place() {
+    let comm = builder().connect(rondel::Rendezvous::local().unwrap()).unwrap();
+    reductions(&comm, 1023);
+    moves(&comm, 1023);
+    rooted_moves(&comm, 1023);
+    comm.barrier().unwrap();
 }
 
 #[test]
