@@ -34,7 +34,7 @@ impl Patience {
         if local <= cpus {
             Patience { spin: 2000, yields: 2000 }
         } else {
-            Patience { spin: 20, yields: 1000 }
+            Patience { spin: 3, yields: 1000 }
         }
     }
 }

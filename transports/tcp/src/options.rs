@@ -24,7 +24,22 @@ pub(crate) fn prepare(stream: &TcpStream, silence: Duration) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_nonblocking(true)?;
     socket.set_tcp_nodelay(true)?;
+    if stays_on_host(stream) {
+        // A congestion control that paces (BBR) looks for the bottleneck of a path that has none. With the plain one two
+        // ranks exchange 64 MiB in two thirds of the time. Where it is not allowed, the system's default serves as well.
+        if let Err(error) = socket.set_tcp_congestion(b"reno") {
+            tracing::debug!(%error, "the default congestion control stays");
+        }
+    }
     socket.set_tcp_keepalive(&keepalive)
+}
+
+/// Whether both ends are this host.
+fn stays_on_host(stream: &TcpStream) -> bool {
+    match (stream.local_addr(), stream.peer_addr()) {
+        (Ok(local), Ok(peer)) => local.ip() == peer.ip() || peer.ip().is_loopback(),
+        _ => false,
+    }
 }
 
 /// How long the peer's kernel has not answered although it should have; `None` while it answers.
