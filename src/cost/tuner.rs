@@ -31,7 +31,7 @@ const GRID: std::ops::RangeInclusive<u32> = 0..=30;
 /// Halvings of the distance between two powers of two, where the choice turns between them.
 const REFINEMENTS: u32 = 3;
 /// Slices to choose from, the preferred one first. Sockets and caches like 128 KiB best; long chains want less.
-const SLICES: [u64; 2] = [512 << 10, 32 << 10];
+const SLICES: [u64; 2] = [128 << 10, 32 << 10];
 /// Rounds to choose from, the preferred one first: short rounds stay in the cache and need little scratch, but for many
 /// ranks they leave little to a chunk.
 const ROUNDS: [u64; 3] = [2 << 20, 4 << 20, 8 << 20];

@@ -31,11 +31,7 @@ impl Patience {
     /// For `local` ranks on this host that may use `cpus` CPUs.
     pub fn for_ranks(local: usize, cpus: usize) -> Self {
         // Measured with 4 ranks on 2 cores: spinning at all costs milliseconds, yielding costs nothing.
-        if local <= cpus {
-            Patience { spin: 2000, yields: 2000 }
-        } else {
-            Patience { spin: 3, yields: 1000 }
-        }
+        if local <= cpus { Patience { spin: 2000, yields: 2000 } } else { Patience { spin: 3, yields: 1000 } }
     }
 }
 
