@@ -42,7 +42,7 @@ pub struct Env {
     /// `RONDEL_ALGORITHM` or `NCCL_ALGO` (where that is a single name): the algorithm to prefer, such as `ring` or `tree`.
     /// Default: the tuner's choice.
     pub algorithm: Option<String>,
-    /// `RONDEL_CHANNELS`: channels of an operation, 1 to 64. Default: the tuner's choice.
+    /// `RONDEL_CHANNELS`: channels of an operation, 1 to 16. Default: the tuner's choice.
     pub channels: Option<u32>,
     /// `RONDEL_SOCKETS_PER_LANE` or `NCCL_NSOCKS_PERTHREAD`: sockets of a tcp lane, 1 to 16. Default: 1.
     pub sockets_per_lane: u8,
@@ -160,7 +160,7 @@ impl Env {
             suspicion: seconds("RONDEL_SUSPICION", Duration::from_secs(10))?,
             transport: v.text("RONDEL_TRANSPORT"),
             algorithm,
-            channels: v.number("RONDEL_CHANNELS", 1..=64)?,
+            channels: v.number("RONDEL_CHANNELS", 1..=16)?,
             sockets_per_lane: match v.number("RONDEL_SOCKETS_PER_LANE", 1..=16)? {
                 Some(n) => n as u8,
                 None => v.number("NCCL_NSOCKS_PERTHREAD", 1..=16)?.map_or(1, |n| n as u8),

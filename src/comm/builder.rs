@@ -332,6 +332,7 @@ impl Communicator {
             tuner,
             settings,
             splits,
+            pid: std::process::id(),
         };
         Communicator { inner: Arc::new(inner) }
     }

@@ -45,6 +45,8 @@ struct Inner {
     tuner: Arc<Tuner>,
     settings: builder::Settings,
     splits: std::sync::atomic::AtomicU32,
+    /// The process that made it.
+    pid: u32,
 }
 
 /// A rank as people know it.
@@ -312,6 +314,12 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if std::process::id() != self.pid {
+            // A forked child has a copy of everything, but the connections are its parent's: it must not say goodbye on
+            // them, nor read from them. What it cannot use it leaves alone.
+            std::mem::forget(self.context.clone());
+            return;
+        }
         let comm = self.comm;
         self.context.with_engine(|engine| engine.close(comm));
         self.context.drive_until(LEAVE_WITHIN, |engine| engine.is_closed(comm));

@@ -8,7 +8,7 @@ use crate::{
 use clap::Args;
 use rondel::{
     algo::{self, Algorithm},
-    cost::tuner::Tuner,
+    cost::{Machine, tuner::Tuner},
     plan::{Collective, Shape},
 };
 use rondel_transport_api::Link;
@@ -36,10 +36,10 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = ["tcp"])]
     transport: String,
     /// Microseconds that a message takes from host to host.
-    #[arg(long, value_name = "US", default_value_t = 20.0)]
+    #[arg(long, value_name = "US", default_value_t = Machine::DATA_CENTRE_TCP.latency.as_secs_f64() * 1e6)]
     latency_us: f64,
     /// GB/s from host to host.
-    #[arg(long, value_name = "GB/s", default_value_t = 1.25)]
+    #[arg(long, value_name = "GB/s", default_value_t = Machine::DATA_CENTRE_TCP.bytes_per_sec * 1e-9)]
     rate: f64,
     /// Only this algorithm, where it does the collective.
     #[arg(long, value_name = "NAME", value_parser = algorithm)]
@@ -53,10 +53,6 @@ pub(crate) fn algorithm(name: &str) -> Result<&'static Algorithm, String> {
         format!("unknown algorithm {name:?}: use one of {}", known.join(", "))
     })
 }
-
-/// What tcp costs between processes of one host.
-const LOOPBACK: Link =
-    Link { latency: Duration::from_micros(5), overhead: Duration::from_micros(2), bytes_per_sec: 3e9 };
 
 /// Runs the command. The answer is the exit status.
 pub(crate) fn run(args: &ExplainArgs) -> Result<u8, Stop> {
@@ -85,10 +81,10 @@ fn explain(args: &ExplainArgs) -> Result<String, Stop> {
         Shape { hosts: (0..args.ranks).map(|rank| rank / local).collect(), ..Shape::flat(args.ranks) };
     let across = Link {
         latency: Duration::from_secs_f64(args.latency_us * 1e-6),
-        overhead: LOOPBACK.overhead,
+        overhead: Machine::DATA_CENTRE_TCP.overhead,
         bytes_per_sec: args.rate * 1e9,
     };
-    let tuner = Tuner::new(&shape, LOOPBACK, across, args.algorithm, None);
+    let tuner = Tuner::new(&shape, Machine::LOOPBACK, across, args.algorithm, None);
     let sizes = match args.size {
         Some(Bytes(size)) => vec![size],
         None => Sweep::new(8, 1 << 30, Step::Factor(4)).map_err(Stop::Usage)?.sizes().collect(),
