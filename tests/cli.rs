@@ -199,7 +199,14 @@ fn ranks_end_with_the_process_that_started_them() {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.contains(") R ") || stat.contains(") S ")
     };
-    assert!(!pids.iter().any(is_running));
+    // A process that is ending has closed its pipe, but runs on for a moment.
+    for _ in 0..200 {
+        if !pids.iter().any(is_running) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("ranks {pids:?} outlive the process that started them");
 }
 
 #[test]

@@ -189,8 +189,11 @@ fn abort_from_another_thread_ends_all_ranks() {
 
 #[test]
 fn a_failed_communicator_stays_failed_and_ends_soon() {
+    let through = Barrier::new(3);
     ranks(3, |comm| {
         all_reduce(&comm).unwrap();
+        // An abort also ends what others have not finished yet.
+        through.wait();
         if comm.rank() == 0 {
             comm.aborter().abort("enough");
         }
@@ -209,8 +212,10 @@ fn a_failed_communicator_stays_failed_and_ends_soon() {
 
 #[test]
 fn work_of_a_failed_communicator_ends() {
+    let through = Barrier::new(2);
     ranks_that_stay(2, builder(), |comm| {
         all_reduce(comm).unwrap();
+        through.wait();
         if comm.rank() == 0 {
             let first = comm.start_all_reduce(ReduceOp::Sum, vec![1u32; 300_000]).unwrap();
             let second = comm.start_recv(1, vec![0u8; 10]).unwrap();
@@ -224,9 +229,11 @@ fn work_of_a_failed_communicator_ends() {
 
 #[test]
 fn a_failure_of_one_communicator_frees_what_waits_for_its_memory() {
+    let through = Barrier::new(2);
     ranks_that_stay(2, builder(), |comm| {
         let child = comm.split(Some(0), 0).unwrap().expect("a color was given");
         all_reduce(&child).unwrap();
+        through.wait();
         if comm.rank() == 0 {
             let mut buffer = vec![1u32; 1000];
             let raw = rondel::comm::RawCall {

@@ -4,6 +4,8 @@
 //! * [`threads`]: ranks that are threads of this process, each with a communicator of its own, for everything else.
 //! * [`worker`]: what the ranks of a job do.
 
+#![expect(clippy::print_stderr, reason = "figures for whoever runs a test with --nocapture")]
+
 mod bad_input;
 mod failures;
 mod groups;
