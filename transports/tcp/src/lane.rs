@@ -16,8 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How far sending may run ahead of receiving while both directions are busy. It keeps what is in flight inside the
-/// caches: without it two ranks on one host move 64 MiB in 43 ms, with it in 26 ms.
+/// How far sending may run ahead of receiving while both directions are busy, between ranks of one host: what is in flight
+/// stays inside the caches. Between hosts it would keep the wire from being full (58 % of 1 Gb/s instead of 95 %).
 const LEAD: isize = 256 << 10;
 /// After so many polls in which nothing came in, [`LEAD`] does not count: the other direction may be waiting for us.
 const QUIET: u32 = 256;
@@ -61,6 +61,8 @@ pub(crate) struct Lane {
     lead: isize,
     /// Polls since something came in.
     quiet: u32,
+    /// Both ends are one host: [`LEAD`] applies.
+    on_host: bool,
     /// Sending is impossible, but what had arrived is still to be received.
     broken: Option<String>,
     silent_looks: u32,
@@ -93,6 +95,7 @@ impl Lane {
             listed: false,
             lead: 0,
             quiet: QUIET,
+            on_host: false,
             broken: None,
             silent_looks: 0,
         }
@@ -210,6 +213,7 @@ impl Lane {
                 if let Some(Ok(address)) = streams.first().map(TcpStream::peer_addr) {
                     self.peer = format!("{} at {address}", self.peer);
                 }
+                self.on_host = streams.iter().all(options::stays_on_host);
                 self.inbox = Inbox::new(streams.len());
                 self.outbox = Outbox::new(streams.len());
                 let socket = |stream| Socket { stream, input: Input::new(), output: Output::new() };
@@ -302,7 +306,7 @@ impl Lane {
 
     /// `retry`: also sockets that took nothing the last time.
     fn transmit(&mut self, turn: &mut Turn<'_>, retry: bool) -> Result<usize, End> {
-        let both_ways = self.inbox.waits() && self.quiet < QUIET && !turn.last_before_sleep;
+        let both_ways = self.on_host && self.inbox.waits() && self.quiet < QUIET && !turn.last_before_sleep;
         let mut sent = 0;
         for index in 0..self.sockets.len() {
             let socket = &mut self.sockets[index];

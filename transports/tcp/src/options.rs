@@ -35,7 +35,7 @@ pub(crate) fn prepare(stream: &TcpStream, silence: Duration) -> io::Result<()> {
 }
 
 /// Whether both ends are this host.
-fn stays_on_host(stream: &TcpStream) -> bool {
+pub(crate) fn stays_on_host(stream: &TcpStream) -> bool {
     match (stream.local_addr(), stream.peer_addr()) {
         (Ok(local), Ok(peer)) => local.ip() == peer.ip() || peer.ip().is_loopback(),
         _ => false,
