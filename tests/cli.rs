@@ -137,6 +137,8 @@ fn bad_input_is_refused_before_anything_starts() {
     refused("bench all_reduce --ranks 2 --csv /nowhere/x.csv", &["/nowhere/x.csv"]);
     refused("bench all_reduce --ranks 8 -b 1000G -e 1000G", &["not enough memory", "1000 GiB", "16000 GiB"]);
     refused("explain all_reduce --ranks 2", &["--size"]);
+    refused("bench all_reduce -I 1 -K 18446744073709551615", &["18446744073709551615", "0..=1000000"]);
+    refused("bench all_reduce --channels 17", &["17", "1..=16"]);
     refused("verify --algorithm rings", &["\"rings\"", "ring"]);
     refused("status --job xyz", &["xyz", "hexadecimal"]);
 }

@@ -97,13 +97,17 @@ impl Joining<'_> {
 
     fn unreachable(&self, began: Instant, seen: &[String]) -> SetupError {
         SetupError::Bootstrap(format!(
-            "rank {} of {} could not join at {} within {:.1} s ({}). Start rank 0, check that this address is its own \
-             and that no firewall is between",
+            "rank {} of {} could not join at {} within {:.1} s ({}). {}",
             self.seat.member.rank,
             self.nranks,
             self.place,
             began.elapsed().as_secs_f64(),
-            if seen.is_empty() { "it has no address".to_owned() } else { seen.join("; ") }
+            if seen.is_empty() { "it has no address".to_owned() } else { seen.join("; ") },
+            match self.seat.member.rank {
+                // Rank 0 is the root, unless something else holds its port already.
+                0 => "The port is held by a process that is not this job's root: choose another port",
+                _ => "Start rank 0, check that this address is its own and that no firewall is between",
+            }
         ))
     }
 

@@ -54,7 +54,7 @@ pub(crate) struct BenchArgs {
     #[arg(short = 'd', long, value_name = "TYPE", default_value = "float")]
     pub(crate) datatype: String,
     /// Root of broadcast, reduce, gather and scatter: a rank or all.
-    #[arg(short = 'r', long, value_name = "RANK", default_value = "0")]
+    #[arg(short = 'r', long, value_name = "RANK", default_value = "0", allow_hyphen_values = true)]
     pub(crate) root: String,
     /// Whether buffers have two pages in common (in) or not (out).
     #[arg(long, value_enum, default_value_t = Places::Both)]
@@ -81,7 +81,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) algorithm: Option<String>,
     /// This many channels.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(crate) channels: Option<u32>,
     /// Seconds that an operation may take before the run fails; 0: the library's default.
     #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 0)]
@@ -92,7 +92,8 @@ pub(crate) struct BenchArgs {
           value_parser = parse_switch)]
     pub(crate) per_iter_timing: bool,
     /// Single operations that do not count at the start of their pass.
-    #[arg(short = 'K', long = "per_iter_skip", value_name = "N", default_value_t = 0)]
+    #[arg(short = 'K', long = "per_iter_skip", value_name = "N", default_value_t = 0,
+          value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub(crate) per_iter_skip: u64,
     /// 1: a column with the time of day.
     #[arg(short = 'S', long = "report_timestamps", value_name = "0|1", default_value = "0", action = ArgAction::Set,

@@ -61,7 +61,7 @@ impl Settings {
             )));
         }
         let roots = match args.root.as_str() {
-            "all" => Roots::All,
+            "all" | "-1" => Roots::All,
             rank => Roots::One(rank.parse().map_err(|_| {
                 Stop::Usage(format!("-r {rank:?} is no root: give the number of a rank, from 0, or all"))
             })?),
@@ -240,6 +240,8 @@ mod tests {
         assert_eq!(all.len(), 15 * 6 - 2);
         let roots = settings("reduce -r all -b 8 -e 8").unwrap().cells(3);
         assert_eq!(roots.iter().map(|cell| cell.root).collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
+        let minus_one = settings("reduce -r -1 -b 8 -e 8").unwrap().cells(3);
+        assert_eq!(minus_one.iter().map(|cell| cell.root).collect::<Vec<_>>(), [Some(0), Some(1), Some(2)]);
         assert_eq!(settings("all_gather -o all -b 8 -e 8").unwrap().cells(2).len(), 1);
         assert_eq!(settings("barrier").unwrap().cells(2).len(), 1);
     }
