@@ -6,7 +6,7 @@
 
 // The instrumentation of this program, too, needs libFuzzer's runtime.
 use libfuzzer_sys as _;
-use rondel::bootstrap::wire::Message;
+use rondel::bootstrap::wire::{Asked, Message};
 use rondel_transport_api::handshake::{Handshake, Hello, Key, Purpose};
 use std::{fs, io, path::Path, time::Duration};
 
@@ -59,7 +59,7 @@ fn wire() -> Vec<Vec<u8>> {
         Message::Missing { ranks: vec![1, 5], waited: Duration::from_secs(2) },
         Message::Link { job: 9, to: 1, offers: 0 },
         Message::Inquiry { id: 1, comm: 2, seq: 3 },
-        Message::Look { id: 1, about: 2 },
+        Message::Look { id: 1, about: 2, asked: Some(Asked { comm: 7, seq: 3 }) },
     ];
     let header = |kind: u8, body: &[u8]| {
         let version = &heartbeat[..2];
