@@ -418,6 +418,13 @@ impl Engine {
         }
     }
 
+    /// Nobody drives for a while: what was handed to the endpoints reaches peers that sleep, too.
+    pub fn pause(&mut self) {
+        for port in &mut self.ports {
+            port.endpoint.pause();
+        }
+    }
+
     /// Handles what the watcher has to say.
     pub fn handle_notice(&mut self, notice: Notice) {
         match notice {

@@ -129,6 +129,7 @@ impl Context {
         state.engine.now = self.now();
         let result = f(&mut state.engine);
         self.exchange(&mut state.engine);
+        state.engine.pause();
         self.wake_driver(state);
         result
     }
@@ -185,6 +186,7 @@ impl Context {
         while !done(&state.engine) && self.now() < end {
             let now = self.now();
             if !state.engine.step(now) {
+                state.engine.pause();
                 drop(state);
                 std::thread::sleep(Duration::from_micros(200));
                 state = self.lock();
@@ -300,7 +302,8 @@ impl Context {
     }
 
     /// A waiter leaves: another one must drive, and sleepers must arm the endpoints anew.
-    fn leave(&self, state: MutexGuard<'_, State>) {
+    fn leave(&self, mut state: MutexGuard<'_, State>) {
+        state.engine.pause();
         if state.parked > 0 {
             self.turn.notify_one();
         }

@@ -318,6 +318,9 @@ impl Endpoint for Faulty {
     fn flush(&mut self) {
         self.inner.flush();
     }
+    fn pause(&mut self) {
+        self.inner.pause();
+    }
     fn poll(&mut self, events: &mut Vec<Event>, budget: usize) -> bool {
         self.polls += 1;
         let mut budget = budget;

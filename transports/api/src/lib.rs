@@ -23,7 +23,8 @@
 //! 6. `Done` of a send means that the source may be overwritten and that neither it nor the caller is needed again to
 //!    deliver: the peer's endpoint acknowledged it, or this endpoint holds a copy. Lanes number their messages and carry
 //!    cumulative acknowledgements.
-//! 7. Posts need [`Endpoint::flush`] to be guaranteed to move.
+//! 7. Posts need [`Endpoint::flush`] to be guaranteed to move, and a driver that stops polling after a flush calls
+//!    [`Endpoint::pause`] (arming does the same), or a peer that sleeps may sleep on.
 //! 8. [`Endpoint::arm`], then [`Endpoint::poll`], then waiting on [`Endpoint::wakeup`] loses no wake-up, also with two
 //!    transports at once. Everything that a sleeper needs arrives as something that wakes it.
 //! 9. [`Endpoint::reaches`] is symmetric. A peer's death yields `Failed` and `Closed`, never a hang.
@@ -95,6 +96,10 @@ pub trait Endpoint: Send {
     /// Makes progress and appends what happened. Moves about `budget` bytes at most, so that several endpoints share
     /// one thread fairly. Returns whether anything moved (bytes or events): a caller that spins uses it to notice idleness.
     fn poll(&mut self, events: &mut Vec<Event>, budget: usize) -> bool;
+
+    /// The driver stops polling for a while: peers that sleep are woken for what was flushed. A flush alone may leave
+    /// that to the next poll that finds nothing to do, where a look for sleepers costs no latency.
+    fn pause(&mut self) {}
 
     /// For sleeping: arm, poll once more, then wait until [`wakeup`](Endpoint::wakeup) is readable.
     fn arm(&mut self) -> io::Result<()>;
