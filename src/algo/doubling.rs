@@ -48,19 +48,19 @@ fn build(b: &mut Builder, _: Collective, shape: &Shape) {
 /// The rounds among all but the odd ones of the first `paired` positions; `held` is what this rank starts with.
 ///
 /// What a rank sends must stay until the partner has it, and the partner may be waiting for the same. So rounds store
-/// into another place than they send from, and two ranks alone, which send from what may be their output, do not store
-/// there before the exchange is over.
+/// into another place than they send from, and two ranks alone, which in place send from their output, do not store there
+/// before the exchange is over.
 fn exchange(b: &mut Builder, g: &Group, paired: usize, mut held: Span) {
     let (input, output) = (Span::input(0, 1), Span::output(0, 1));
     let even = g.ranks()[..paired].iter().step_by(2);
     let members: Vec<Rank> = even.chain(&g.ranks()[paired..]).copied().collect();
     let g = Group::new(members, g.rank());
     let rounds = g.len().ilog2();
-    let alone = paired == 0 && rounds == 1;
+    let waits = paired == 0 && rounds == 1 && b.is_in_place();
     let mut spare = Vec::new();
     for round in 0..rounds {
         let partner = g.ranks()[g.position() ^ (1 << round)];
-        let last = round + 1 == rounds && !alone;
+        let last = round + 1 == rounds && !waits;
         if !last && spare.len() < 2 {
             spare.push(b.scratch_like(input));
         }
@@ -73,7 +73,7 @@ fn exchange(b: &mut Builder, g: &Group, paired: usize, mut held: Span) {
         b.recv_reduce_many(&terms, sum, last);
         held = sum;
     }
-    if alone {
+    if waits {
         b.copy(held, output, true);
     }
 }

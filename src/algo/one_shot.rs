@@ -61,8 +61,8 @@ fn build(b: &mut Builder, collective: Collective, shape: &Shape) {
     }
 }
 
-/// The sum waits in scratch: in place, a rank could otherwise neither store it before all peers had taken its input,
-/// nor take theirs.
+/// In place the sum waits in scratch: a rank could otherwise neither store it before all peers had taken its input, nor
+/// take theirs.
 fn all_reduce(b: &mut Builder, g: &Group) {
     let (input, output) = (Span::input(0, 1), Span::output(0, 1));
     if g.len() == 1 {
@@ -70,6 +70,9 @@ fn all_reduce(b: &mut Builder, g: &Group) {
     }
     for to in g.others() {
         b.send(to, input);
+    }
+    if !b.is_in_place() {
+        return combine(b, g, input, output, true);
     }
     let sum = b.scratch_like(input);
     combine(b, g, input, sum, false);

@@ -461,7 +461,7 @@ impl Total {
         self.next += next.max(busy);
     }
 
-    /// A copy of the whole round at the end.
+    /// A copy of the whole round at the end: in place, as most programs call, the result waits in scratch.
     fn copy(&mut self, gamma: f64) {
         self.first += gamma * self.round;
         self.next += gamma * self.round;

@@ -5,7 +5,9 @@ use crate::{
     engine::execution::Action,
     plan::{self, Buf, Lane, Op, Span, Term, Terms},
 };
-use rondel_transport_api::{Device, Event, Keep, Operand, Post, Ran, Sink, Slice, Token, TransportError};
+use rondel_transport_api::{
+    Device, Event, Keep, Operand, Post, Ran, Reduction, Sink, Slice, Token, TransportError,
+};
 
 /// Bytes of one slice of a span, in this process's memory.
 #[derive(Clone, Copy)]
@@ -37,9 +39,6 @@ impl Run {
     }
     pub(super) fn operand(&self, operand: plan::Operand, slice: u32) -> Operand {
         Operand { addr: self.bytes(operand.span, slice).addr, raw: operand.raw }
-    }
-    fn elements(&self, bytes: usize) -> usize {
-        bytes / self.reduction.dtype.size()
     }
 }
 
@@ -84,7 +83,7 @@ impl Engine {
     }
 
     /// Where this was the last post of a run on a lane, the next run may post there.
-    fn pass_turns(&mut self, run: &mut Run, id: RunId, step: u32) {
+    pub(super) fn pass_turns(&mut self, run: &mut Run, id: RunId, step: u32) {
         for k in 0..run.plan.step_lanes(step).len() {
             let index = run.plan.step_lanes(step)[k];
             if !run.execution.has_posted_all(index) {
@@ -130,13 +129,13 @@ impl Engine {
                     Term::Peer(_) => unreachable!("a local reduction has no peers"),
                 };
                 let operands = self.scratch_operands(run.plan.terms(terms).iter().map(of));
-                self.combine(run, &operands, dst, last);
+                self.combine(&run.reduction, &operands, dst, last);
                 self.operands = operands;
                 Started::Over
             }
             Op::Copy { src, dst, last } => {
                 let dst = run.bytes(dst, slice);
-                self.copy(run, run.operand(src, slice), dst, last);
+                self.copy(&run.reduction, run.operand(src, slice), dst, last);
                 Started::Over
             }
         }
@@ -215,23 +214,22 @@ impl Engine {
     }
 
     /// `dst = operands[0] (+) operands[1] ...`
-    pub(super) fn combine(&mut self, run: &Run, operands: &[Operand], dst: Bytes, last: bool) {
+    pub(super) fn combine(&mut self, reduction: &Reduction, operands: &[Operand], dst: Bytes, last: bool) {
         if dst.len == 0 {
             return;
         }
-        let count = run.elements(dst.len);
-        // SAFETY: the plan's steps name memory of this run, and their dependencies keep everybody else away from it.
-        let ran = unsafe {
-            self.device.reduce(&run.reduction, operands, dst.addr, count, last, Keep::Keep, Token(0))
-        };
+        let count = dst.len / reduction.dtype.size();
+        // SAFETY: the plan's steps name memory of their run, and their dependencies keep everybody else away from it.
+        let ran =
+            unsafe { self.device.reduce(reduction, operands, dst.addr, count, last, Keep::Keep, Token(0)) };
         debug_assert_eq!(ran, Ran::Done, "host memory is combined at once");
     }
 
-    fn copy(&mut self, run: &Run, src: Operand, dst: Bytes, last: bool) {
-        let scales = src.raw && run.reduction.pre.is_some();
-        let finishes = last && run.reduction.divide.is_some();
+    pub(super) fn copy(&mut self, reduction: &Reduction, src: Operand, dst: Bytes, last: bool) {
+        let scales = src.raw && reduction.pre.is_some();
+        let finishes = last && reduction.divide.is_some();
         if scales || finishes {
-            return self.combine(run, &[src], dst, last);
+            return self.combine(reduction, &[src], dst, last);
         }
         if dst.len == 0 || src.addr == dst.addr.cast_const() {
             return;

@@ -3,6 +3,7 @@
 //! * [`execution`] (pure): which step and slice may start now.
 //! * `prepare`: a call's plan, partition and executions, kept for the next call of the same kind.
 //! * `drive`: the one place that knows both actions and endpoints: turns actions into posts, and events into progress.
+//! * `straight`: the short way of small operations, without any of that.
 //! * `staging`: reductions that the endpoint does not do itself: receive beside, then combine.
 //! * `lane`: lanes on demand, and whose turn it is on them.
 //! * `vigil`: what a waiting engine notices: stalls, deadlines, lost lanes; and how operations fail.
@@ -22,9 +23,11 @@ mod prepare;
 pub mod progress;
 mod staging;
 pub mod status;
+mod straight;
 mod vigil;
 
 pub use prepare::Route;
+pub use straight::Submitted;
 
 use crate::{
     bootstrap::{LaneOffer, Notice},
@@ -248,6 +251,8 @@ pub struct Engine {
     pub(crate) operands: Vec<Operand>,
     pub(crate) device: HostDevice,
     pub(crate) events: Vec<Event>,
+    /// Events of others, by endpoint, that came while a call went the short way.
+    pub(crate) foreign: Vec<(usize, Event)>,
     pub(crate) commands: Vec<Command>,
     pub(crate) page: Option<Arc<StatusPage>>,
     pub(crate) lost: Vec<vigil::LostLane>,
@@ -307,6 +312,7 @@ impl Engine {
             operands: Vec::new(),
             device: HostDevice,
             events: Vec::new(),
+            foreign: Vec::new(),
             commands: Vec::new(),
             page,
             lost: Vec::new(),

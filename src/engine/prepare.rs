@@ -1,6 +1,9 @@
 //! From a call to executions: plan, partition, lanes and runs, kept for the next call of the same kind.
 
-use super::{Engine, Operation, OperationId, RunId, Submission, lane::POINT_TO_POINT, memory::Block};
+use super::{
+    Engine, Operation, OperationId, RunId, Submission, lane::POINT_TO_POINT, memory::Block,
+    straight::Straight,
+};
 use crate::{
     algo::Algorithm,
     engine::{execution::Execution, vigil::Vigil},
@@ -62,7 +65,9 @@ impl Key {
 pub(crate) struct Prepared {
     plan: Arc<Plan>,
     pub(crate) partition: Arc<Partition>,
-    scratch_bytes: usize,
+    pub(super) scratch_bytes: usize,
+    /// Its steps for the short way, where it can go that; away while a call is on it.
+    pub(super) straight: Option<Box<Straight>>,
     /// For each channel: the engine's lane for each lane of the plan.
     pub(crate) lanes: Vec<Box<[u32]>>,
     /// For each channel: runs that nobody uses.
@@ -170,6 +175,7 @@ impl Engine {
         self.forget_unused(comm);
         let prepared = Prepared {
             scratch_bytes: partition.scratch_bytes(&plan) as usize,
+            straight: Straight::new(&plan, &partition, &lanes[0], &self.lanes, &self.ports).map(Box::new),
             plan,
             partition,
             idle: (0..channels).map(|_| Vec::new()).collect(),
@@ -389,6 +395,12 @@ impl Engine {
     /// `published`: its waiting stands on the status page.
     fn finish_operation(&mut self, comm: usize, call: &super::call::Call, published: bool) {
         self.unfinished -= 1;
+        self.conclude(comm, call, published);
+        self.issue_all();
+    }
+
+    /// Counts an operation as completed, and publishes it.
+    pub(super) fn conclude(&mut self, comm: usize, call: &super::call::Call, published: bool) {
         self.comms[comm].completed += 1;
         if let (Some(page), Some(slot)) = (&self.page, self.comms[comm].slot) {
             if published {
@@ -398,7 +410,6 @@ impl Engine {
                 page.completed(slot, call.seq);
             }
         }
-        self.issue_all();
     }
 
     /// Starts what waited for the memory of an operation that is over now, on any communicator.

@@ -6,7 +6,7 @@
 //! Waiting goes in three stages: spin a little, yield for a while, then arm all endpoints and sleep in epoll. More
 //! spinning pays only where every local rank has a CPU of its own.
 
-use super::{CommId, Command, Engine, OperationId, Submission};
+use super::{CommId, Command, Engine, OperationId, Submission, Submitted};
 use crate::{bootstrap::Watcher, error::Result};
 use std::{
     fmt, io,
@@ -140,11 +140,18 @@ impl Context {
     /// The submission's buffers are valid and nobody else touches them until this returns.
     pub unsafe fn run(&self, comm: CommId, submission: Submission) -> Result<()> {
         let mut state = self.lock();
-        state.engine.now = self.now();
+        let pause = |looks: u32| {
+            if looks <= self.patience.spin { std::hint::spin_loop() } else { std::thread::yield_now() }
+        };
         // SAFETY: the caller's promise; we return when the operation is over.
-        let operation = unsafe { state.engine.submit(comm, submission) };
-        match operation {
-            Ok(operation) => self.wait_with(state, operation),
+        let submitted = unsafe { state.engine.run(comm, submission, || self.now(), pause) };
+        match submitted {
+            Ok(Submitted::Over) => {
+                self.exchange(&mut state.engine);
+                self.leave(state);
+                Ok(())
+            }
+            Ok(Submitted::Started(operation)) => self.wait_with(state, operation),
             Err(error) => {
                 self.exchange(&mut state.engine);
                 Err(error)

@@ -167,7 +167,7 @@ impl Engine {
             }
         };
         let operands = self.scratch_operands(run.plan.terms(staged.terms).iter().map(of));
-        self.combine(&run, &operands, Bytes { addr: staged.dst, len: staged.len }, staged.last);
+        self.combine(&run.reduction, &operands, Bytes { addr: staged.dst, len: staged.len }, staged.last);
         self.operands = operands;
         self.pool.put(staged.block);
         run.execution.handle_done(staged.action);

@@ -84,6 +84,10 @@ impl Builder {
     pub fn rank(&self) -> Rank {
         self.rank
     }
+    /// Whether input and output share memory on this rank. Messages must not depend on it, only where results wait.
+    pub fn is_in_place(&self) -> bool {
+        self.alias != Alias::None
+    }
 
     /// New scratch with the extent of `like` (of the input or output), chunk by chunk.
     pub fn scratch_like(&mut self, like: Span) -> Span {
