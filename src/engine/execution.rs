@@ -39,6 +39,19 @@ struct Progress {
     queued: bool,
 }
 
+/// A lane worth a look, below the step that it is at: one word, so that it is compared and moved in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Look(u64);
+
+impl Look {
+    fn new(step: u32, lane: LaneIndex) -> Self {
+        Look(u64::from(step) << 32 | u64::from(lane.0))
+    }
+    fn lane(self) -> LaneIndex {
+        LaneIndex(self.0 as u32)
+    }
+}
+
 /// A walk over a plan. Allocates when made, never afterwards.
 #[derive(Debug)]
 pub struct Execution {
@@ -59,8 +72,8 @@ pub struct Execution {
     /// Slices of each step that are not over.
     left: Box<[u32]>,
     lanes: Box<[Progress]>,
-    /// Lanes worth a look.
-    ready: Vec<LaneIndex>,
+    /// Lanes worth a look, the one with the earliest step last. They are few, and most come in order.
+    ready: Vec<Look>,
     /// Actions without lanes whose dependencies are over.
     local: Vec<Action>,
     remaining: u64,
@@ -143,9 +156,11 @@ impl Execution {
     }
 
     /// The next thing to start, if any: its dependencies are over, it is next in program order on every lane that it
-    /// uses, and those lanes are open and not refused. Local work comes after everything that a peer may wait for.
+    /// uses, and those lanes are open and not refused. Earlier steps come first, since peers wait for them first; local
+    /// work comes after everything that a peer may wait for.
     pub fn poll_action(&mut self) -> Option<Action> {
-        while let Some(&lane) = self.ready.last() {
+        while let Some(look) = self.ready.last() {
+            let lane = look.lane();
             if let Some(action) = self.startable(lane) {
                 self.advance(action);
                 return Some(action);
@@ -257,21 +272,39 @@ impl Execution {
         (lanes.len() == 1 || lanes.iter().all(at_head)).then_some(action)
     }
 
+    /// The first of the lanes worth a look starts an action.
     fn advance(&mut self, action: Action) {
         let index = self.index(action);
         self.waiting[index] = STARTED;
-        for lane in self.plan.step_lanes(action.step) {
-            let progress = &mut self.lanes[lane.0 as usize];
+        let lanes = self.plan.step_lanes(action.step).len();
+        for k in 0..lanes {
+            let progress = &mut self.lanes[self.plan.step_lanes(action.step)[k].0 as usize];
             progress.slice += 1;
             if progress.slice == self.slices {
                 progress.slice = 0;
                 progress.next += 1;
             }
-            // The lanes of a step move together; what comes next on the others may be startable now.
-            if !progress.queued {
-                progress.queued = true;
-                self.ready.push(*lane);
-            }
+        }
+        if action.slice + 1 == self.slices {
+            self.look_again();
+        }
+        // The lanes of a step move together; what comes next on the others may be startable now.
+        for k in 0..if lanes > 1 { lanes } else { 0 } {
+            self.look_at(self.plan.step_lanes(action.step)[k]);
+        }
+    }
+
+    /// The first of the lanes worth a look is at its next step.
+    fn look_again(&mut self) {
+        let at = self.ready.len() - 1;
+        let lane = self.ready[at].lane();
+        let progress = &mut self.lanes[lane.0 as usize];
+        if progress.next == progress.end {
+            progress.queued = false;
+            self.ready.pop();
+        } else {
+            self.ready[at] = Look::new(self.lane_steps[progress.next as usize], lane);
+            self.order(at);
         }
     }
 
@@ -289,9 +322,19 @@ impl Execution {
 
     fn look_at(&mut self, lane: LaneIndex) {
         let progress = &mut self.lanes[lane.0 as usize];
-        if !progress.queued {
+        if !progress.queued && progress.next < progress.end {
             progress.queued = true;
-            self.ready.push(lane);
+            let step = self.lane_steps[progress.next as usize];
+            self.ready.push(Look::new(step, lane));
+            self.order(self.ready.len() - 1);
+        }
+    }
+
+    /// Brings the last of the lanes worth a look to its place.
+    fn order(&mut self, mut at: usize) {
+        while at > 0 && self.ready[at - 1] < self.ready[at] {
+            self.ready.swap(at - 1, at);
+            at -= 1;
         }
     }
 

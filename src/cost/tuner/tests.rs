@@ -62,7 +62,11 @@ fn every_algorithm_is_chosen_where_it_is_best() {
         &[(8, "doubling"), (256 * KIB, "halving_doubling"), (64 * MIB, "direct")],
     );
     let apart = tuner(64, 1);
-    assert_choice(&apart, AllReduce, &[(8, "doubling"), (MIB, "tree"), (64 * MIB, "ring")]);
+    assert_choice(
+        &apart,
+        AllReduce,
+        &[(8, "doubling"), (512 * KIB, "halving_doubling"), (2 * MIB, "tree"), (64 * MIB, "ring")],
+    );
     assert_choice(&apart, ReduceScatter, &[(8, "direct"), (MIB, "halving_doubling")]);
     assert_choice(&apart, Reduce, &[(8, "tree"), (64 * KIB, "tree"), (64 * MIB, "ring")]);
     assert_choice(&tuner(8, 8), AllReduce, &[(8, "doubling"), (256 * KIB, "two_level")]);
