@@ -18,7 +18,7 @@ use crate::{
     },
     error::{Cause, Failure},
     membership::{Action, Membership, Pace},
-    plan::{Collective, Rank},
+    plan::Rank,
 };
 use crossbeam::queue::SegQueue;
 use rondel_transport_api::{Acceptor, Incoming, handshake::Key, handshake::Purpose};
@@ -523,8 +523,7 @@ impl Seated {
 /// What a page says about the collective of this number.
 fn reading(status: Option<Status>, seq: u64) -> Reading {
     let Some(status) = status else { return Reading::default() };
-    let is_asked_for =
-        |call: &Call| call.seq == seq && !matches!(call.collective, Collective::Send | Collective::Recv);
+    let is_asked_for = |call: &Call| call.seq == seq && !call.collective.is_point_to_point();
     Reading {
         entered: status.entered.map_or(0, |call| call.seq),
         completed: status.completed,

@@ -290,7 +290,7 @@ impl Engine {
             }
             operation.vigil.answers.retain(|known| known.about != answer.about);
             operation.vigil.answers.push(answer.clone());
-            let point_to_point = matches!(call.collective, Collective::Send | Collective::Recv);
+            let point_to_point = call.collective.is_point_to_point();
             let theirs = answer.call.filter(|_| !point_to_point);
             let table = self.comms[comm].spec.table;
             if theirs.is_some_and(|theirs| theirs.stamp(table) != call.stamp(table)) {
@@ -527,7 +527,7 @@ fn finding(answer: &Answer, call: &Call) -> (u8, String) {
     };
     let stopped = answer.liveness == Liveness::Stopped;
     // Sends and receives have numbers of their own.
-    if matches!(call.collective, Collective::Send | Collective::Recv) {
+    if call.collective.is_point_to_point() {
         return (if stopped { 0 } else { 2 }, format!("{state}; {last}"));
     }
     if answer.entered >= call.seq {

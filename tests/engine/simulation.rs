@@ -202,7 +202,7 @@ impl Cluster {
                 Submitted::Started(operation) => Some(operation),
             },
         };
-        if !matches!(submission.call.collective, Collective::Send | Collective::Recv) {
+        if !submission.call.collective.is_point_to_point() {
             let seq = self.last.entry((rank, id)).or_default();
             *seq += 1;
             self.entered.insert((rank, id, *seq), Call { seq: *seq, ..submission.call });

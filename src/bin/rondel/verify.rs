@@ -50,7 +50,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<u8, Stop> {
     let (mut total, mut faults) = (0, 0);
     for algorithm in algo::ALL.iter().filter(|a| args.algorithm.is_none_or(|wanted| wanted.name == a.name)) {
         for collective in
-            collective::ALL.into_iter().filter(|c| args.collective.is_none_or(|wanted| wanted == *c))
+            Collective::of_all_ranks().filter(|c| args.collective.is_none_or(|wanted| wanted == *c))
         {
             let outcome = prove(algorithm, collective, args.ranks.clone());
             if outcome.runs == 0 {
