@@ -156,10 +156,14 @@ impl Builder {
     }
 
     fn named_algorithm(&self, env: &Env) -> Result<Option<&'static Algorithm>, SetupError> {
-        let Some(name) = self.algorithm.as_ref().or(env.algorithm.as_ref()) else { return Ok(None) };
+        let in_env = env.algorithm.as_ref().or(env.nccl_algorithm.as_ref());
+        let Some(name) = self.algorithm.as_ref().or(in_env) else { return Ok(None) };
         Algorithm::named(name).map(Some).ok_or_else(|| {
             let known: Vec<&str> = crate::algo::ALL.iter().map(|a| a.name).collect();
-            SetupError::Config(format!("unknown algorithm {name:?}; there are {}", known.join(", ")))
+            SetupError::Config(format!(
+                "unknown algorithm {name:?} (Builder::algorithm or RONDEL_ALGORITHM): use one of {}",
+                known.join(", ")
+            ))
         })
     }
 
@@ -169,14 +173,14 @@ impl Builder {
         rendezvous: &Rendezvous,
         watcher: &Watcher,
     ) -> Result<(Vec<Open>, Refused), SetupError> {
-        let all = self.transports.clone().unwrap_or_else(built_in);
+        let all = self.transports.clone().unwrap_or_else(built_in_transports);
         let wanted = self.transport.as_ref().or(env.transport.as_ref());
         let chosen: Vec<_> =
             all.iter().filter(|t| wanted.is_none_or(|name| t.name().eq_ignore_ascii_case(name))).collect();
         if chosen.is_empty() {
             let known: Vec<&str> = all.iter().map(|t| t.name()).collect();
             return Err(SetupError::Config(format!(
-                "unknown transport {:?}; this build has {}",
+                "unknown transport {:?} (Builder::transport or RONDEL_TRANSPORT): use one of {}",
                 wanted.map_or("", String::as_str),
                 known.join(", ")
             )));
@@ -227,7 +231,8 @@ struct Open {
     port: String,
 }
 
-fn built_in() -> Vec<Arc<dyn Transport>> {
+/// The transports of this build, best first.
+pub fn built_in_transports() -> Vec<Arc<dyn Transport>> {
     vec![Arc::new(rondel_tcp::TcpTransport)]
 }
 

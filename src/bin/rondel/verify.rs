@@ -1,6 +1,6 @@
 //! `rondel verify`: proves the algorithms by running their plans over symbols.
 
-use crate::{collective, explain, stop::Stop};
+use crate::{choice, collective, stop::Stop};
 use clap::Args;
 use rondel::{
     algo::{self, Algorithm},
@@ -13,7 +13,7 @@ use std::{io::Write, ops::RangeInclusive};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VerifyArgs {
     /// Only this algorithm.
-    #[arg(long, value_name = "NAME", value_parser = explain::algorithm)]
+    #[arg(long, value_name = "NAME", value_parser = choice::algorithm)]
     algorithm: Option<&'static Algorithm>,
     /// Only this collective.
     #[arg(long, value_name = "NAME", value_parser = collective::parse)]

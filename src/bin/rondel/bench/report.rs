@@ -203,6 +203,7 @@ fn config(args: &BenchArgs, settings: &Settings, nranks: u32) -> Config {
 mod tests {
     use super::*;
     use clap::Parser;
+    use rondel::env::Env;
 
     #[derive(Debug, Parser)]
     struct Line {
@@ -216,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_head_names_every_rank_with_its_process_and_host() {
-        let settings = Settings::new(&args("all_reduce -b 8 -e 64 -n 20")).unwrap();
+        let settings = Settings::new(&args("all_reduce -b 8 -e 64 -n 20"), &Env::parse([]).unwrap()).unwrap();
         let member = |hostname: &str, pid| MemberName { hostname: hostname.to_owned(), pid };
         let members = [member("left", 11), member("right", 1234567)];
         let want = format!(

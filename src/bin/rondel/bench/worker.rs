@@ -12,10 +12,12 @@ use super::{
     shared::{self, Shared},
     test::Test,
 };
-use crate::{affinity, moment, size::Bytes, stop::Stop};
+use crate::{affinity, memory, moment, size::Bytes, stop::Stop};
 use rondel::{
     Communicator,
     bootstrap::{Rendezvous, UniqueId},
+    comm::MemberName,
+    plan::Shape,
 };
 use std::time::Duration;
 
@@ -57,11 +59,31 @@ pub(crate) fn run_joined(
     settings: &Settings,
     rendezvous: Rendezvous,
 ) -> Result<Verdict, Stop> {
-    settings.check_ranks(rendezvous.nranks())?;
+    let nranks = rendezvous.nranks();
+    settings.check_ranks(nranks)?;
+    // Who shares a host is known later: at best all do, or each has its own, or pairs do.
+    let hosts = |size| Shape { hosts: (0..nranks).map(|rank| rank / size).collect(), ..Shape::flat(nranks) };
+    settings.check_algorithm(&[hosts(nranks), hosts(1), hosts(2)])?;
     let files = files(args, rendezvous.rank())?;
     let comm = connect(args, rendezvous)?;
+    let shape = shape_of(comm.members());
+    settings.check_algorithm(std::slice::from_ref(&shape))?;
+    let here = shape.hosts[comm.rank() as usize];
+    let local = shape.hosts.iter().filter(|&&host| host == here).count();
+    settings.check_memory(local as u32, memory::available())?;
     let mut meeting = OverCommunicator::new(&comm);
     sweep(args, settings, &comm, files, &mut meeting)
+}
+
+/// Who is on which host, by name.
+fn shape_of(members: &[MemberName]) -> Shape {
+    let number = |member: &MemberName| members.iter().position(|other| other.hostname == member.hostname);
+    let firsts: Vec<usize> = members.iter().filter_map(number).collect();
+    let mut distinct = firsts.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let hosts = firsts.iter().map(|first| distinct.partition_point(|other| other < first) as u32).collect();
+    Shape { hosts, ..Shape::flat(members.len() as u32) }
 }
 
 /// Rank 0 writes.
@@ -75,7 +97,7 @@ fn connect(args: &BenchArgs, rendezvous: Rendezvous) -> Result<Communicator, Sto
         builder = builder.transport(transport);
     }
     if let Some(algorithm) = &args.algorithm {
-        builder = builder.algorithm(algorithm);
+        builder = builder.algorithm(algorithm.name);
     }
     if let Some(channels) = args.channels {
         builder = builder.channels(channels);
@@ -95,7 +117,7 @@ fn sweep(
     meeting: &mut impl Meeting,
 ) -> Result<Verdict, Stop> {
     let cells = settings.cells(comm.nranks());
-    let steps = cells.len() as u64 * args.run_cycles;
+    let steps = (cells.len() as u64).saturating_mul(args.run_cycles);
     let mut report = match comm.rank() {
         0 => Some(Report::start(args, settings, files, comm.members(), steps)?),
         _ => None,
@@ -139,7 +161,7 @@ fn measure_cell(
         if !settings.places.contains(&place) {
             return Ok(None);
         }
-        let mut operation = Operation::new(comm, cell, place, args.unalign);
+        let mut operation = Operation::new(comm, cell, place, args.unalign)?;
         measure(&mut operation, meeting, &settings.schedule).map(Some)
     };
     let (out, in_place) = (timing(Place::Out)?, timing(Place::In)?);
@@ -151,4 +173,16 @@ fn measure_cell(
         Way { algorithm: choice.algorithm.to_owned(), channels: choice.channels, transport: choice.transport }
     };
     Ok(Row { cell, out, in_place, way, finished: moment::now() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_numbered_in_order_of_their_first_rank() {
+        let member = |hostname: &str| MemberName { hostname: hostname.to_owned(), pid: 1 };
+        let members = ["b", "a", "b", "c", "a"].map(member);
+        assert_eq!(*shape_of(&members).hosts, [0, 1, 0, 2, 1]);
+    }
 }
