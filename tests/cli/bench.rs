@@ -41,6 +41,7 @@ fn every_type_and_operator_is_right() {
 fn csv_has_the_columns_of_the_other_libraries_tables() {
     let (status, stdout, stderr) = rondel("bench allgather --ranks 2 -b 64 -e 64 -n 3 --csv - --dirty -u 1");
     assert_eq!(status, 0, "{stdout}{stderr}");
+    assert!(stderr.contains("# Out of bounds values : 0 OK"), "the table: {stderr}");
     let lines: Vec<&str> = stdout.lines().collect();
     let head = "peer,transport,collective,ranks,bytes,median_us,algbw_GBps,busbw_GBps,place,min_us,max_us,iters,check";
     assert_eq!((lines[0], lines.len()), (head, 3));
@@ -63,4 +64,14 @@ fn json_is_written_at_the_end() {
     assert_eq!(document["out_of_bounds"]["okay"], true);
     assert_eq!(document["devices"].as_array().unwrap().len(), 2);
     assert_eq!(document["results"][0]["in_place_per_iter"]["times_us"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn json_on_standard_output_is_alone_there() {
+    let (status, stdout, stderr) = rondel("bench reduce --ranks 2 -b 64 -e 256 -n 3 -J -");
+    assert_eq!(status, 0, "{stdout}{stderr}");
+    let document: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(document["results"].as_array().unwrap().len(), 2);
+    assert_eq!(document["errors"].as_array().unwrap().len(), 0);
+    assert!(stderr.contains("# Collective test concluded: reduce"), "{stderr}");
 }

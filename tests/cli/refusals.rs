@@ -24,6 +24,9 @@ fn bad_input_is_refused_before_anything_starts() {
     refused("bench reduce --ranks 2 -r 2", &["-r 2", "0 to 1"]);
     refused("bench all_reduce --ranks 2 -G 1", &["-G/--cudagraph 1"]);
     refused("bench all_reduce --ranks 2 --csv /nowhere/x.csv", &["/nowhere/x.csv"]);
+    refused("bench all_reduce --ranks 2 --csv - -J -", &["both name -"]);
+    refused("bench all_reduce --ranks 2 --csv /dev/null -J /dev/null", &["both name /dev/null"]);
+    refused("bench all_reduce --ranks 2 -J --csv x", &["--json <FILE>"]);
     refused("bench all_reduce --ranks 8 -b 1000G -e 1000G", &["not enough memory", "1000 GiB", "16000 GiB"]);
     refused("explain all_reduce --ranks 2", &["--size"]);
     refused(

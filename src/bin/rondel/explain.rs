@@ -52,9 +52,7 @@ pub(crate) struct ExplainArgs {
 /// Runs the command. The answer is the exit status.
 pub(crate) fn run(args: &ExplainArgs) -> Result<u8, Stop> {
     let text = explain(args)?;
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|e| Stop::Failed(format!("standard output cannot be written: {e}")))?;
+    std::io::stdout().write_all(text.as_bytes()).map_err(|e| Stop::unwritable(&e))?;
     Ok(0)
 }
 

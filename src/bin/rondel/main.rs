@@ -12,6 +12,7 @@ mod logging;
 mod memory;
 mod moment;
 mod number;
+mod signals;
 mod size;
 mod status;
 mod stop;
@@ -51,7 +52,8 @@ fn main() -> ExitCode {
         Ok(status) => ExitCode::from(status),
         Err(stop) => {
             // The parent of a rank collects what its ranks say.
-            if !matches!(&cli.command, Command::Bench(args) if args.member.is_some()) {
+            let is_member = matches!(&cli.command, Command::Bench(args) if args.member.is_some());
+            if !is_member && !matches!(stop, Stop::Signal(_)) {
                 // There is nowhere left to say that standard error is closed.
                 let _ =
                     writeln!(std::io::stderr(), "rondel: {}", stop.to_string().replace('\n', "\nrondel: "));

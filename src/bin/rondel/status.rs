@@ -47,7 +47,7 @@ pub(crate) fn run(args: &StatusArgs, env: &Env) -> Result<u8, Stop> {
         let mut out = io::stdout().lock();
         out.write_all(format!("{clear}{text}").as_bytes())
             .and_then(|()| out.flush())
-            .map_err(|e| Stop::Failed(format!("standard output cannot be written: {e}")))?;
+            .map_err(|e| Stop::unwritable(&e))?;
         if !args.watch {
             return Ok(u8::from(!found));
         }

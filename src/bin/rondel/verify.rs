@@ -45,7 +45,7 @@ struct Outcome {
 /// Runs the command. The answer is the exit status.
 pub(crate) fn run(args: &VerifyArgs) -> Result<u8, Stop> {
     let mut out = std::io::stdout().lock();
-    let unwritable = |e| Stop::Failed(format!("standard output cannot be written: {e}"));
+    let unwritable = |e| Stop::unwritable(&e);
     writeln!(out, "{:<18} {:<16} {:>8}  result", "algorithm", "collective", "runs").map_err(unwritable)?;
     let (mut total, mut faults) = (0, 0);
     for algorithm in algo::ALL.iter().filter(|a| args.algorithm.is_none_or(|wanted| wanted.name == a.name)) {

@@ -111,10 +111,10 @@ pub(crate) struct BenchArgs {
     #[arg(short = 'M', long, value_name = "0|1", default_value = "0", action = ArgAction::Set,
           value_parser = parse_switch)]
     pub(crate) memory: bool,
-    /// Writes a CSV file; - writes it to standard output, in place of the table.
+    /// Writes a CSV file, line by line; - writes to standard output, and the table to standard error.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
-    /// Writes a JSON file with nccl-tests' keys.
+    /// Writes a JSON file with nccl-tests' keys, also if the run fails or is interrupted; - as for --csv.
     #[arg(short = 'J', long = "json", visible_alias = "output_file", value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
@@ -134,7 +134,8 @@ Examples:
   rondel bench all_gather --ranks 4 -b 1M -e 1M -d half
   mpirun -np 8 rondel bench all_reduce --csv out.csv   joins the job's ranks
 
-Exit status: 0 if all results were right, 1 if not or if a rank failed, 2 if the command line has no meaning.";
+Exit status: 0 if all results were right, 1 if not or if a rank failed, 2 if the command line has no meaning, 128 and
+the number of the signal if it was interrupted.";
 
 /// Which buffers are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

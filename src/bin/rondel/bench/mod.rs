@@ -3,13 +3,14 @@
 //! * [`args`] are the flags, [`settings`] what they ask for once checked, [`cell`] and [`test`] single measurements.
 //! * [`launch`] starts local ranks, which meet in [`shared`] memory; [`worker`] is one rank.
 //! * [`measure`] is the loop, [`operation`] and [`buffer`] what it runs, [`pattern`] the data and their check.
-//! * [`report`] prints and writes [`row`]s as a [`table`], [`csv`] and [`json`].
+//! * [`report`] prints and writes [`row`]s as a [`table`], and [`csv`] and [`json`] to [`files`].
 
 mod args;
 mod buffer;
 mod cell;
 mod csv;
 mod encode;
+mod files;
 mod json;
 mod launch;
 mod measure;
@@ -28,7 +29,7 @@ mod worker;
 pub(crate) use args::BenchArgs;
 
 use crate::{affinity, memory, stop::Stop};
-use report::Files;
+use files::Files;
 use rondel::{bootstrap::Rendezvous, env::Env, plan::Shape};
 use settings::Settings;
 use worker::Verdict;
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &BenchArgs, env: &Env) -> Result<u8, Stop> {
     settings.check_algorithm(&[Shape::flat(nranks)])?;
     settings.check_memory(nranks, memory::available())?;
     check_ports(env, nranks)?;
-    Files::create(args)?;
+    Files::check(args)?;
     launch::run(nranks)
 }
 

@@ -3,23 +3,27 @@
 use super::{
     args::{BenchArgs, Bind, Member},
     cell::{Cell, Place},
+    files::Files,
     measure::{Timing, measure},
     meeting::{Meeting, OverCommunicator},
     operation::Operation,
-    report::{Files, Report},
+    report::Report,
     row::{Row, Way},
     settings::Settings,
     shared::{self, Shared},
     test::Test,
 };
-use crate::{affinity, memory, moment, size::Bytes, stop::Stop};
+use crate::{affinity, memory, moment, signals::Signals, size::Bytes, stop::Stop};
 use rondel::{
     Communicator,
     bootstrap::{Rendezvous, UniqueId},
     comm::MemberName,
-    plan::Shape,
+    plan::{Rank, Shape},
 };
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 /// Whether all values were right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,15 +40,15 @@ pub(crate) fn run_member(args: &BenchArgs, settings: &Settings, member: Member) 
         affinity::bind_to_nth_core(member.rank)
             .map_err(|e| Stop::Failed(format!("cannot bind to a core: {e}; use --bind none")))?;
     }
+    let signals = signals_of(member.rank)?;
     let shared = Shared::inherit(member.descriptor, member.nranks)
         .map_err(|e| Stop::Failed(format!("cannot map the memory that the parent shares: {e}")))?;
     let work = || {
         let id = UniqueId::from_bytes(&shared.unique_id()).map_err(|e| Stop::Failed(e.to_string()))?;
         let rendezvous = Rendezvous::unique_id(&id, member.rank, member.nranks)
             .map_err(|e| Stop::Failed(e.to_string()))?;
-        let files = files(args, member.rank)?;
         let comm = connect(args, rendezvous)?;
-        sweep(args, settings, &comm, files, &mut shared::Place::new(&shared, member.rank))
+        sweep(args, settings, &comm, signals, &mut shared::Place::new(&shared, member.rank))
     };
     let result = work();
     if let Err(stop) = &result {
@@ -64,7 +68,10 @@ pub(crate) fn run_joined(
     // Who shares a host is known later: at best all do, or each has its own, or pairs do.
     let hosts = |size| Shape { hosts: (0..nranks).map(|rank| rank / size).collect(), ..Shape::flat(nranks) };
     settings.check_algorithm(&[hosts(nranks), hosts(1), hosts(2)])?;
-    let files = files(args, rendezvous.rank())?;
+    let signals = signals_of(rendezvous.rank())?;
+    if rendezvous.rank() == 0 {
+        Files::check(args)?;
+    }
     let comm = connect(args, rendezvous)?;
     let shape = shape_of(comm.members());
     settings.check_algorithm(std::slice::from_ref(&shape))?;
@@ -72,7 +79,7 @@ pub(crate) fn run_joined(
     let local = shape.hosts.iter().filter(|&&host| host == here).count();
     settings.check_memory(local as u32, memory::available())?;
     let mut meeting = OverCommunicator::new(&comm);
-    sweep(args, settings, &comm, files, &mut meeting)
+    sweep(args, settings, &comm, signals, &mut meeting)
 }
 
 /// Who is on which host, by name.
@@ -86,9 +93,10 @@ fn shape_of(members: &[MemberName]) -> Shape {
     Shape { hosts, ..Shape::flat(members.len() as u32) }
 }
 
-/// Rank 0 writes.
-fn files(args: &BenchArgs, rank: u32) -> Result<Files, Stop> {
-    if rank == 0 { Files::create(args) } else { Ok(Files::default()) }
+/// Rank 0 writes, and brings that to an end before a signal ends it.
+fn signals_of(rank: Rank) -> Result<Option<Signals>, Stop> {
+    let block = || Signals::block(&[]).map_err(|e| Stop::Failed(format!("cannot block signals: {e}")));
+    (rank == 0).then(block).transpose()
 }
 
 fn connect(args: &BenchArgs, rendezvous: Rendezvous) -> Result<Communicator, Stop> {
@@ -108,38 +116,76 @@ fn connect(args: &BenchArgs, rendezvous: Rendezvous) -> Result<Communicator, Sto
     Ok(builder.connect(rendezvous)?)
 }
 
-/// Measures everything that was asked for.
+/// Measures everything that was asked for, and reports it also where it ends early.
 fn sweep(
     args: &BenchArgs,
     settings: &Settings,
     comm: &Communicator,
-    files: Files,
+    signals: Option<Signals>,
     meeting: &mut impl Meeting,
 ) -> Result<Verdict, Stop> {
     let cells = settings.cells(comm.nranks());
     let steps = (cells.len() as u64).saturating_mul(args.run_cycles);
-    let mut report = match comm.rank() {
-        0 => Some(Report::start(args, settings, files, comm.members(), steps)?),
+    let report = match comm.rank() {
+        0 => Some(Arc::new(Mutex::new(Report::start(args, settings, comm.members(), steps)?))),
         _ => None,
     };
+    if let (Some(report), Some(signals)) = (&report, signals) {
+        end_at_signal(report.clone(), signals)?;
+    }
+    let result = measure_all(args, settings, comm, &cells, report.as_deref(), meeting);
+    if let (Err(stop), Some(report)) = (&result, &report) {
+        // The reason counts, not what else goes wrong because of it.
+        let _ = lock(report).give_up(&stop.to_string());
+    }
+    result
+}
+
+/// A signal ends this process at any time, and the report is whole all the same. The next one ends it at once.
+fn end_at_signal(report: Arc<Mutex<Report>>, signals: Signals) -> Result<(), Stop> {
+    let end = move || {
+        let Ok(signal) = signals.wait() else { return };
+        signals.release();
+        let stop = Stop::Signal(signal);
+        // There is nobody left to tell.
+        let _ = lock(&report).give_up(&stop.to_string());
+        std::process::exit(stop.code().into());
+    };
+    let thread = std::thread::Builder::new().name("rondel-signals".into()).spawn(end);
+    thread.map(drop).map_err(|e| Stop::Failed(format!("cannot start a thread: {e}")))
+}
+
+/// A report that panicked half-way is still better than none.
+fn lock(report: &Mutex<Report>) -> MutexGuard<'_, Report> {
+    report.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn measure_all(
+    args: &BenchArgs,
+    settings: &Settings,
+    comm: &Communicator,
+    cells: &[Cell],
+    report: Option<&Mutex<Report>>,
+    meeting: &mut impl Meeting,
+) -> Result<Verdict, Stop> {
     let mut verdict = Verdict::Right;
     let mut cycle = 0;
     while args.run_cycles == 0 || cycle < args.run_cycles {
-        for cell in &cells {
-            if let Some(report) = &report {
-                report.begin(format!("{} {}", settings.test.name(), Bytes(cell.bytes)));
+        for cell in cells {
+            if let Some(report) = report {
+                lock(report).begin(format!("{} {}", settings.test.name(), Bytes(cell.bytes)));
             }
             let row = measure_cell(args, settings, comm, *cell, meeting)?;
             if row.timings().any(|(_, timing)| timing.wrong.is_some_and(|wrong| wrong > 0)) {
                 verdict = Verdict::Wrong;
             }
-            if let Some(report) = &mut report {
-                report.add(&row)?;
+            if let Some(report) = report {
+                lock(report).add(&row)?;
             }
         }
         cycle += 1;
     }
-    if let Some(mut report) = report {
+    if let Some(mut report) = report.map(lock) {
         if args.memory {
             let stats = comm.stats();
             let held = Bytes(stats.memory_bytes);
