@@ -131,6 +131,8 @@ pub struct Join {
     pub patience: Duration,
     /// Who it is.
     pub seat: Seat,
+    /// Why it cannot take part after all, which all others are to know.
+    pub obstacle: Option<String>,
 }
 
 /// A member of the job with what only watchers need to know.
@@ -184,6 +186,7 @@ fn parse_body(kind: u16, r: &mut Reader<'_>) -> Result<Message, CodecError> {
             nranks: r.u32("number of ranks")?,
             patience: r.duration("patience")?,
             seat: parse_seat(r)?,
+            obstacle: r.option("whether there is an obstacle", |r| r.text("obstacle"))?,
         }),
         2 => {
             let job = r.u64("job")?;
@@ -293,6 +296,9 @@ impl Message {
             Message::Join(join) => {
                 w.u32(join.nranks).duration(join.patience);
                 write_seat(w, &join.seat);
+                w.option(join.obstacle.as_deref(), |w, why| {
+                    w.text(why);
+                });
                 1
             }
             Message::Table { job, seats } => {

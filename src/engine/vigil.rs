@@ -11,7 +11,7 @@ use super::{
     status::{WaitingFor, monotonic_now},
 };
 use crate::{
-    bootstrap::{Answer, Liveness},
+    bootstrap::{Answer, Liveness, explained, is_exhausted},
     error::{Cause, Error, Failure, Ranks, Waiting},
     plan::{Collective, Lane, LaneIndex, Op, Rank},
 };
@@ -123,6 +123,11 @@ impl Engine {
                 continue;
             }
             let cause = match lane.error {
+                Some(TransportError::Io { source, .. }) if is_exhausted(&source) => {
+                    let rank = self.comms[comm].spec.rank;
+                    let what = format!("rank {rank} cannot connect to rank {peer}: {}", explained(&source));
+                    Cause::Reported { rank, what }
+                }
                 Some(error) => Cause::LaneLost { peer, error },
                 None => Cause::Left { rank: peer },
             };

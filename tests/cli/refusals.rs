@@ -122,3 +122,27 @@ fn what_all_ranks_refuse_is_said_once() {
     assert_eq!(stderr.matches("pigeon0").count(), 1, "{stderr}");
     assert!(stderr.contains("ranks 0, 1, 2: "), "{stderr}");
 }
+
+#[test]
+fn too_few_descriptors_are_named_with_need_and_have() {
+    // Below 16, the process that starts the ranks is the first that runs out of them.
+    for limit in [10, 14, 16, 20, 24, 28, 32, 36, 40] {
+        let line = "bench all_reduce --ranks 8 -b 8 -e 8 -n 1";
+        let (status, stdout, stderr) = outcome(&mut command_after(&format!("ulimit -n {limit}"), line));
+        assert_eq!(status, 1, "{limit}: {stdout}{stderr}");
+        assert!(stderr.contains("ulimit -n"), "{limit}: {stderr}");
+        let innocent = ["died", "broke", "silent", "cannot be reached", "left"];
+        assert!(!innocent.iter().any(|word| stderr.contains(word)), "{limit}: {stderr}");
+        if limit >= 20 {
+            let sentence = "file descriptors in a job of 8 ranks and may have";
+            assert!(stderr.contains(&format!("{sentence} {limit}: raise")), "{limit}: {stderr}");
+        }
+    }
+}
+
+#[test]
+fn a_soft_limit_of_descriptors_is_raised_as_far_as_needed() {
+    let line = "bench all_to_all --ranks 8 -b 64 -e 64 -n 1";
+    let (status, stdout, stderr) = outcome(&mut command_after("ulimit -Sn 16", line));
+    assert_eq!(status, 0, "{stdout}{stderr}");
+}

@@ -86,7 +86,12 @@ fn message() -> impl Strategy<Value = Message> {
         Message::News(News::Failed(Arc::new(Failure { origin, comm, cause, waiting: None, agreed: false })))
     });
     prop_oneof![
-        seat().prop_map(|seat| Message::Join(Join { nranks: 9, patience: Duration::from_secs(1), seat })),
+        (seat(), prop::option::of("[a-z ]{0,40}")).prop_map(|(seat, obstacle)| Message::Join(Join {
+            nranks: 9,
+            patience: Duration::from_secs(1),
+            seat,
+            obstacle
+        })),
         (any::<u64>(), prop::collection::vec(seat(), 0..4))
             .prop_map(|(job, seats)| Message::Table { job, seats }),
         ".{0,40}".prop_map(Message::Rejected),
