@@ -29,6 +29,7 @@ pub mod wire;
 pub(crate) use descriptors::{explained, is_exhausted, provide as provide_descriptors};
 pub use rendezvous::{Rendezvous, Store};
 pub use unique_id::UniqueId;
+pub use wire::Asked;
 
 use crate::{
     engine::{
@@ -137,7 +138,7 @@ pub struct Answer {
     pub entered: u64,
     /// The last collective that it completed.
     pub completed: u64,
-    /// What it called under that number, if it still remembers.
+    /// The call that was asked about, if it has made it and still remembers.
     pub call: Option<Call>,
     /// Whether it runs.
     pub liveness: Liveness,
@@ -298,8 +299,8 @@ impl Watcher {
         self.shared.command(Command::Offer { to, offer });
     }
     /// Asks what a peer is doing. The answer comes as a notice, within two seconds in any case. Does not block.
-    pub fn inquire(&self, about: Rank, comm: u64, seq: u64) {
-        self.shared.command(Command::Inquire { about, comm, seq });
+    pub fn inquire(&self, about: Rank, asked: Asked) {
+        self.shared.command(Command::Inquire { about, asked });
     }
     /// Tells everybody that the job has failed. Does not block. Does nothing if it has failed before.
     pub fn declare(&self, failure: &Failure) {

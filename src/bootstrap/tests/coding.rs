@@ -71,6 +71,15 @@ fn cause() -> impl Strategy<Value = Cause> {
     ]
 }
 
+fn asked() -> impl Strategy<Value = Asked> {
+    let between = (prop::sample::select(vec![Collective::Send, Collective::Recv]), any::<u32>());
+    (any::<u64>(), any::<u64>(), prop::option::of(between)).prop_map(|(comm, seq, between)| Asked {
+        comm,
+        seq,
+        between,
+    })
+}
+
 fn message() -> impl Strategy<Value = Message> {
     let answer =
         (any::<[u64; 4]>(), prop::option::of(call())).prop_map(|([id, comm, seq, entered], call)| {
@@ -98,11 +107,12 @@ fn message() -> impl Strategy<Value = Message> {
         prop::collection::vec(any::<u32>(), 0..9)
             .prop_map(|ranks| Message::Missing { ranks, waited: Duration::from_millis(3) }),
         any::<u64>().prop_map(|job| Message::Link { job, to: 1, offers: 2 }),
-        (any::<[u64; 3]>(), any::<bool>()).prop_map(|([id, comm, seq], asked)| Message::Look {
+        (any::<u64>(), prop::option::of(asked())).prop_map(|(id, asked)| Message::Look {
             id,
             about: 1,
-            asked: asked.then_some(Asked { comm, seq })
+            asked
         }),
+        (any::<u64>(), asked()).prop_map(|(id, asked)| Message::Inquiry { id, asked }),
         (any::<u64>(), prop::option::of((any::<[u64; 2]>(), prop::option::of(call())))).prop_map(
             |(id, reading)| {
                 let reading =
