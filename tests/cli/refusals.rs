@@ -146,3 +146,11 @@ fn a_soft_limit_of_descriptors_is_raised_as_far_as_needed() {
     let (status, stdout, stderr) = outcome(&mut command_after("ulimit -Sn 16", line));
     assert_eq!(status, 0, "{stdout}{stderr}");
 }
+
+#[test]
+fn a_limit_of_files_is_an_error_with_a_sentence() {
+    let line = "bench all_reduce --ranks 2 -b 8 -e 8 -n 1";
+    let (status, _, stderr) = outcome(&mut command_after("ulimit -f 0", line));
+    assert_eq!(status, 1, "{stderr}");
+    assert!(stderr.contains("cannot share memory with the ranks: File too large"), "{stderr}");
+}

@@ -44,6 +44,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    signals::make_limits_of_files_errors();
     let cli = match Cli::from_arg_matches(&command_line().get_matches()) {
         Ok(cli) => cli,
         Err(e) => e.exit(),

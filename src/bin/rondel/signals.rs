@@ -42,6 +42,13 @@ impl Signals {
     }
 }
 
+/// Writing beyond the limit of a file's size (`ulimit -f`) becomes an error that can be said, here and in the ranks that are
+/// started, in place of a signal that kills.
+pub(crate) fn make_limits_of_files_errors() {
+    // SAFETY: ignoring a signal runs no code of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: plain data that the call fills.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
