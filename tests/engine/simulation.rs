@@ -196,7 +196,9 @@ impl Cluster {
         // Every other call goes the short way as far as that leads: calls in line and calls on it must get along.
         // SAFETY: tests keep the buffers, untouched, until the operation is over or its engine is gone.
         let operation = match self.calls % 2 {
+            // SAFETY: as above.
             0 => Some(unsafe { engine.submit(comm, submission) }?),
+            // SAFETY: as above.
             _ => match unsafe { engine.run(comm, submission, || now, |_| {}) }? {
                 Submitted::Over => None,
                 Submitted::Started(operation) => Some(operation),
