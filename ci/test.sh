@@ -110,15 +110,32 @@ stage_fuzz() {
     ci/fuzz.sh "${FUZZ_SECONDS:-15}"
 }
 
-# How much of a slow link is used. Other loads on this machine cost a part of it, so only less than half is a failure.
+# How much of a slow link is used. Other loads on this machine cost a part of it, so the best of three runs counts: what is
+# built to leave a part of the link unused reaches the bound in none.
 limited_rate() {
-    local csv percent
-    csv=$(on_hosts 2 4 1gbit all_reduce -b 16M -e 16M -n 3 -w 1 --place in --csv - 2>&1) || { echo "$csv"; return 1; }
-    echo "$csv"
-    percent=$(awk -F, '/^peer,/ { for (i = 1; i <= NF; i++) if ($i == "busbw_GBps") column = i }
-        /^rondel,/ { printf "%d", $column / 0.125 * 100 }' <<<"$csv")
-    echo "16 MiB between two hosts: ${percent:-0} % of 1 Gb/s"
-    [[ ${percent:-0} -ge 50 ]]
+    local attempt csv all=""
+    for attempt in 1 2 3; do
+        csv=$(on_hosts 2 4 1gbit all_reduce -b 16M -e 64M -f 4 -n 3 -w 1 --place in --csv - 2>&1) ||
+            { echo "$csv"; return 1; }
+        echo "$csv"
+        all+=$csv$'\n'
+        echo "run $attempt of at most 3, the best so far:"
+        ! fills_link <<<"$all" || return 0
+    done
+    return 1
+}
+
+# Reads lines of CSV and says for each size which part of 1 Gb/s was used at best. Succeeds if that is 90 % at both sizes.
+fills_link() {
+    awk -F, '/^peer,/ { for (i = 1; i <= NF; i++) { if ($i == "busbw_GBps") rate = i; if ($i == "bytes") size = i } }
+        /^rondel,/ { percent = $rate / 0.125 * 100; if (percent > best[$size]) best[$size] = percent }
+        END {
+            for (bytes in best) {
+                printf "%d MiB between two hosts: %d %% of 1 Gb/s, expected 90 %%\n", bytes / 1048576, best[bytes]
+                good += best[bytes] >= 90
+            }
+            exit good != 2
+        }'
 }
 
 source ci/stages.sh

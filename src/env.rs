@@ -39,9 +39,10 @@ pub struct Env {
     pub suspicion: Duration,
     /// `RONDEL_TRANSPORT`: the only transport to use, such as `tcp`. Default: the best that reaches each peer.
     pub transport: Option<String>,
-    /// `RONDEL_ALGORITHM` or `NCCL_ALGO` (where that is a single name): the algorithm to prefer, such as `ring` or `tree`.
-    /// Default: the tuner's choice.
+    /// `RONDEL_ALGORITHM`: the algorithm to prefer, such as `ring` or `tree`. Default: the tuner's choice.
     pub algorithm: Option<String>,
+    /// `NCCL_ALGO`, where that is `Ring` or `Tree` alone, in small letters: the same, if there is no `RONDEL_ALGORITHM`.
+    pub nccl_algorithm: Option<String>,
     /// `RONDEL_CHANNELS`: channels of an operation, 1 to 16. Default: the tuner's choice.
     pub channels: Option<u32>,
     /// `RONDEL_SOCKETS_PER_LANE` or `NCCL_NSOCKS_PERTHREAD`: sockets of a tcp lane, 1 to 16. Default: 1.
@@ -140,10 +141,7 @@ impl Env {
         let v = Variables(&vars);
         let seconds = |name, default| v.seconds(name, default);
         let mut warnings = unknown_names(&vars);
-        let algorithm = match v.text("RONDEL_ALGORITHM") {
-            Some(name) => Some(name),
-            None => v.text("NCCL_ALGO").and_then(|name| nccl_algorithm(&name, &mut warnings)),
-        };
+        let nccl_algorithm = v.text("NCCL_ALGO").and_then(|name| nccl_algorithm(&name, &mut warnings));
         Self {
             log: v.text("RONDEL_LOG"),
             root: v.text("RONDEL_ROOT"),
@@ -159,7 +157,8 @@ impl Env {
             heartbeat: seconds("RONDEL_HEARTBEAT", Duration::from_millis(500))?,
             suspicion: seconds("RONDEL_SUSPICION", Duration::from_secs(10))?,
             transport: v.text("RONDEL_TRANSPORT"),
-            algorithm,
+            algorithm: v.text("RONDEL_ALGORITHM"),
+            nccl_algorithm,
             channels: v.number("RONDEL_CHANNELS", 1..=16)?,
             sockets_per_lane: match v.number("RONDEL_SOCKETS_PER_LANE", 1..=16)? {
                 Some(n) => n as u8,
@@ -302,7 +301,7 @@ mod tests {
         .unwrap();
         assert_eq!(env.socket_ifname.as_deref(), Some("=eth0"));
         assert_eq!(
-            (env.socket_family, env.sockets_per_lane, env.algorithm.as_deref()),
+            (env.socket_family, env.sockets_per_lane, env.nccl_algorithm.as_deref()),
             (Some(6), 4, Some("ring"))
         );
         assert_eq!((env.ports, env.heartbeat.as_millis()), (Some(29500..=29600), 250));

@@ -5,18 +5,6 @@ use rondel::plan::partition::Cut;
 use rondel::plan::{Collective, Layout, Rank, Shape};
 use rondel::verify::{Neighbours, Operation, Schedule};
 
-const COLLECTIVES: [Collective; 9] = [
-    Collective::AllReduce,
-    Collective::ReduceScatter,
-    Collective::AllGather,
-    Collective::Broadcast,
-    Collective::Reduce,
-    Collective::AllToAll,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::Barrier,
-];
-
 /// How much is tried of one operation.
 #[derive(Clone, Copy, PartialEq)]
 enum Depth {
@@ -112,7 +100,7 @@ fn sweep(n: u32) -> (u32, u64) {
     let (mut operations, mut actions) = (0, 0);
     for (number, shape) in shapes(n).iter().enumerate() {
         for algorithm in ALL {
-            for collective in COLLECTIVES {
+            for collective in Collective::of_all_ranks() {
                 for root in roots(collective, n) {
                     let shape = shape.clone().with_root(root);
                     if (algorithm.supports)(collective, &shape) {
@@ -203,7 +191,7 @@ fn cuts(n: u32, blocked: bool) -> Vec<Cut> {
 fn sweep_bytes(n: u32, shapes: impl Iterator<Item = Shape>) {
     for shape in shapes {
         for algorithm in ALL {
-            for collective in COLLECTIVES {
+            for collective in Collective::of_all_ranks() {
                 let blocked = matches!(collective.input(0, &shape), Layout::Blocked(_))
                     || matches!(collective.output(0, &shape), Layout::Blocked(_));
                 let shape = shape.clone().with_root(n / 2 * u32::from(collective.has_root()));
@@ -252,7 +240,9 @@ fn operations_follow_each_other_on_shared_lanes() {
         };
         let all: Vec<Operation> = ALL
             .iter()
-            .flat_map(|algorithm| COLLECTIVES.map(|collective| operation(algorithm, collective, n % 2 == 0)))
+            .flat_map(|algorithm| {
+                Collective::of_all_ranks().map(move |collective| operation(algorithm, collective, n % 2 == 0))
+            })
             .flatten()
             .collect();
         for (at, first) in all.iter().enumerate() {

@@ -58,8 +58,8 @@ fn wire() -> Vec<Vec<u8>> {
         Message::Rejected("the rank is taken".into()),
         Message::Missing { ranks: vec![1, 5], waited: Duration::from_secs(2) },
         Message::Link { job: 9, to: 1, offers: 0 },
-        Message::Inquiry { id: 1, comm: 2, seq: 3 },
-        Message::Look { id: 1, about: 2, asked: Some(Asked { comm: 7, seq: 3 }) },
+        Message::Inquiry { id: 1, asked: Asked::collective(2, 3) },
+        Message::Look { id: 1, about: 2, asked: Some(Asked { comm: 7, seq: 3, between: Some((Collective::Send, 1)) }) },
     ];
     let header = |kind: u8, body: &[u8]| {
         let version = &heartbeat[..2];

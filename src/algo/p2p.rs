@@ -8,7 +8,7 @@ use crate::plan::{Builder, Collective, Shape, Span};
 pub(super) const P2P: Algorithm = Algorithm { name: "p2p", supports, chunks, build };
 
 fn supports(collective: Collective, shape: &Shape) -> bool {
-    matches!(collective, Collective::Send | Collective::Recv) && shape.nranks() > 1
+    collective.is_point_to_point() && shape.nranks() > 1
 }
 
 fn chunks(_: Collective, _: &Shape) -> u32 {

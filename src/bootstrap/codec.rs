@@ -340,9 +340,7 @@ impl<'a> Reader<'a> {
         };
         Ok(Call {
             seq,
-            collective: COLLECTIVES
-                .get(usize::from(collective))
-                .copied()
+            collective: Collective::from_code(collective)
                 .ok_or(CodecError::Invalid { what: "collective", given: u64::from(collective) })?,
             dtype: DataType::ALL
                 .get(usize::from(dtype))
@@ -375,18 +373,3 @@ impl<'a> Reader<'a> {
         Ok(Failure { origin, comm, cause, waiting: None, agreed: false })
     }
 }
-
-/// Every collective, in the order of their codes.
-const COLLECTIVES: [Collective; 11] = [
-    Collective::AllReduce,
-    Collective::ReduceScatter,
-    Collective::AllGather,
-    Collective::Broadcast,
-    Collective::Reduce,
-    Collective::AllToAll,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::Barrier,
-    Collective::Send,
-    Collective::Recv,
-];

@@ -3,7 +3,10 @@
 //! Whatever strangers do here costs a bounded time, number and amount of memory: a handshake has two seconds, at most 256
 //! are open at once (the oldest gives way), and none reads more bytes than its fixed messages have.
 
-use super::poller::{Interest, Poller};
+use super::{
+    descriptors::explained,
+    poller::{Interest, Poller},
+};
 use rondel_transport_api::handshake::{Handshake, HandshakeError, Hello, Key};
 use std::{
     collections::{BTreeMap, HashSet},
@@ -104,10 +107,7 @@ impl Doorway {
                 Err(e) if is_of_connection(&e) => {}
                 Err(e) => {
                     if !self.warned {
-                        tracing::warn!(
-                            "cannot accept connections for now: {e}; raise the limit of open files (ulimit -n) if it \
-                             is reached (said once)"
-                        );
+                        tracing::warn!("cannot accept connections for now: {} (said once)", explained(&e));
                         self.warned = true;
                     }
                     self.guests.pop_first();

@@ -51,8 +51,8 @@ pub(crate) enum Step {
 
 impl Inquiries {
     /// The number of a new question to the rank itself.
-    pub(crate) fn ask(&mut self, about: Rank, comm: u64, seq: u64, now: Instant) -> u64 {
-        self.insert(Question { about, kind: Kind::Call(Asked { comm, seq }), asked: now, looked: false })
+    pub(crate) fn ask(&mut self, about: Rank, asked: Asked, now: Instant) -> u64 {
+        self.insert(Question { about, kind: Kind::Call(asked), asked: now, looked: false })
     }
     /// The number of a new question to whoever sees the rank's process.
     pub(crate) fn examine(&mut self, about: Rank, now: Instant) -> u64 {
@@ -63,7 +63,7 @@ impl Inquiries {
         let asked = self.open.get(&id)?;
         let fits = asked.about == from
             && answer.about == from
-            && asked.kind == Kind::Call(Asked { comm: answer.comm, seq: answer.seq });
+            && matches!(asked.kind, Kind::Call(call) if (call.comm, call.seq) == (answer.comm, answer.seq));
         if !fits {
             return None;
         }
@@ -128,7 +128,7 @@ impl Question {
     fn unanswered(self, liveness: Liveness, reading: Reading) -> Step {
         match self.kind {
             Kind::Life => Step::Sight(self.about, Sight::Hidden),
-            Kind::Call(Asked { comm, seq }) => {
+            Kind::Call(Asked { comm, seq, .. }) => {
                 let Reading { entered, completed, call } = reading;
                 Step::Answer(Answer { about: self.about, comm, seq, entered, completed, call, liveness })
             }

@@ -31,6 +31,8 @@ pub(crate) struct Joining<'a> {
     pub(crate) key: &'a Key,
     pub(crate) nranks: u32,
     pub(crate) seat: Seat,
+    /// Why it comes only to say that it cannot take part.
+    pub(crate) obstacle: Option<&'a str>,
     pub(crate) deadline: Instant,
     pub(crate) abort: &'a AtomicBool,
     /// Another job may answer where the root was expected: that is no error, the next address is tried.
@@ -204,7 +206,12 @@ impl Joining<'_> {
 
     fn converse(&self, mut framed: Framed) -> Result<Joined, Setback> {
         let patience = self.deadline.saturating_duration_since(Instant::now());
-        framed.push(&Message::Join(Join { nranks: self.nranks, patience, seat: self.seat.clone() }));
+        framed.push(&Message::Join(Join {
+            nranks: self.nranks,
+            patience,
+            seat: self.seat.clone(),
+            obstacle: self.obstacle.map(str::to_owned),
+        }));
         let until = self.deadline + LAST_WORD;
         loop {
             framed.flush()?;

@@ -25,8 +25,9 @@ pub(crate) fn open(
         .transpose()
         .map_err(|e: FilterError| SetupError::Config(format!("RONDEL_SOCKET_IFNAME is {e}")))?;
     let ports = ports.map_or(Ports::ANY, Ports::from);
-    let listener =
-        bind_listener(None, &ports).map_err(|e| SetupError::Config(format!("{e} (RONDEL_PORTS)")))?;
+    let listener = bind_listener(None, &ports).map_err(|e| {
+        SetupError::Config(format!("{e} (RONDEL_PORTS: every rank of a host needs a port of its own)"))
+    })?;
     let port = listener.local_addr().map_err(refused)?.port();
     let interfaces = list().map_err(refused)?;
     let selection = Selection { names: names.as_ref(), family, routed: None };

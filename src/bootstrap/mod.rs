@@ -6,6 +6,7 @@
 
 #[doc(hidden)]
 pub mod codec;
+mod descriptors;
 mod doorway;
 mod exhibit;
 mod framed;
@@ -25,8 +26,10 @@ mod watcher;
 #[doc(hidden)]
 pub mod wire;
 
+pub(crate) use descriptors::{explained, is_exhausted, provide as provide_descriptors};
 pub use rendezvous::{Rendezvous, Store};
 pub use unique_id::UniqueId;
+pub use wire::Asked;
 
 use crate::{
     engine::{
@@ -50,6 +53,9 @@ use std::{
     time::{Duration, Instant},
 };
 use watcher::{Command, Joined, Shared, Thread};
+
+/// How long a rank that cannot take part tries to say so.
+const DECLINE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What the watcher is started with.
 #[derive(Clone, Debug)]
@@ -132,7 +138,7 @@ pub struct Answer {
     pub entered: u64,
     /// The last collective that it completed.
     pub completed: u64,
-    /// What it called under that number, if it still remembers.
+    /// The call that was asked about, if it has made it and still remembers.
     pub call: Option<Call>,
     /// Whether it runs.
     pub liveness: Liveness,
@@ -189,7 +195,8 @@ impl Watcher {
     /// [`SetupError::Config`] if no port of the range is free or no interface fits, [`SetupError::Bootstrap`] if the
     /// system refuses descriptors or a thread.
     pub fn start(config: WatcherConfig) -> Result<Self, SetupError> {
-        let refused = |e: std::io::Error| SetupError::Bootstrap(format!("cannot start the watcher: {e}"));
+        let refused =
+            |e: std::io::Error| SetupError::Bootstrap(format!("cannot start the watcher: {}", explained(&e)));
         let (listener, addresses) =
             listener::open(config.ports.clone(), config.socket_ifname.as_deref(), config.socket_family)?;
         let shared = Arc::new(Shared::new().map_err(refused)?);
@@ -233,6 +240,15 @@ impl Watcher {
         self.join_as(self.seat(rendezvous.rank(), card), rendezvous, deadline, abort)
     }
 
+    /// Tells the other ranks why this one cannot take part, so that they need not wait for it. Returns when the root has
+    /// heard it; [`DECLINE_WITHIN`] at the latest.
+    pub(crate) fn decline(&self, rendezvous: &Rendezvous, why: &str, abort: &AtomicBool) {
+        let seat = self.seat(rendezvous.rank(), Card { adverts: Vec::new() });
+        let until = Instant::now() + DECLINE_WITHIN;
+        // It comes back as this rank's refusal, or there is nobody to tell.
+        let _ = rendezvous.meet(self, seat, Some(why), until, abort);
+    }
+
     fn seat(&self, rank: Rank, card: Card) -> wire::Seat {
         wire::Seat {
             member: Member {
@@ -261,10 +277,10 @@ impl Watcher {
         }
         codec::check_member(&seat.member)?;
         let rank = seat.member.rank;
-        let (job, seats) = rendezvous.meet(self, seat, deadline, abort)?;
+        let (job, seats) = rendezvous.meet(self, seat, None, deadline, abort)?;
         let owner = Owner { job, rank, nranks: rendezvous.nranks(), pid: std::process::id() };
         let page = StatusPage::create(&owner)
-            .map_err(|e| SetupError::Bootstrap(format!("cannot make the status page: {e}")))?;
+            .map_err(|e| SetupError::Bootstrap(format!("cannot make the status page: {}", explained(&e))))?;
         let page = self.page.get_or_init(|| Arc::new(page)).clone();
         let members = seats.iter().map(|seat| seat.member.clone()).collect();
         let socket = show(&page, self.runtime_dir.as_deref());
@@ -283,8 +299,8 @@ impl Watcher {
         self.shared.command(Command::Offer { to, offer });
     }
     /// Asks what a peer is doing. The answer comes as a notice, within two seconds in any case. Does not block.
-    pub fn inquire(&self, about: Rank, comm: u64, seq: u64) {
-        self.shared.command(Command::Inquire { about, comm, seq });
+    pub fn inquire(&self, about: Rank, asked: Asked) {
+        self.shared.command(Command::Inquire { about, asked });
     }
     /// Tells everybody that the job has failed. Does not block. Does nothing if it has failed before.
     pub fn declare(&self, failure: &Failure) {

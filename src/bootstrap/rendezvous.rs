@@ -21,6 +21,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How long the root of a job that will not be stays to say so.
+const LATECOMERS: Duration = Duration::from_millis(500);
+
 /// A place that all ranks of a job can read and write, such as a key-value server that the launcher runs.
 ///
 /// It is trusted: whoever reads it can join the job.
@@ -163,6 +166,7 @@ impl Rendezvous {
         &self,
         watcher: &Watcher,
         seat: Seat,
+        obstacle: Option<&str>,
         deadline: Instant,
         abort: &AtomicBool,
     ) -> Result<(u64, Vec<Seat>), SetupError> {
@@ -182,13 +186,24 @@ impl Rendezvous {
             key: &self.key,
             nranks: self.nranks,
             seat,
+            obstacle,
             deadline,
             abort,
             probing: self.is_probing(),
             place: self.to_string(),
         };
         let mut found = None;
-        let Joined { job, seats } = joining.run(|| self.find(&mut found))?;
+        let joined = joining.run(|| self.find(&mut found)).inspect_err(|e| {
+            let is_turned_away = matches!(e, SetupError::Bootstrap(_));
+            if is_turned_away
+                && self.rank == 0
+                && matches!(self.meeting, Meeting::At { .. } | Meeting::Store { .. })
+            {
+                // The root ends with this rank: those who come a little later are to hear why there is no job.
+                std::thread::sleep(LATECOMERS);
+            }
+        });
+        let Joined { job, seats } = joined?;
         Ok((job, seats))
     }
 

@@ -35,6 +35,10 @@ pub(crate) struct Root {
     job: u64,
     since: Option<Instant>,
     over: Option<Instant>,
+    /// Why there is no job, for those who come later.
+    obstacle: Option<String>,
+    /// Nobody is expected to come any more.
+    closed: bool,
 }
 
 /// One authenticated connection.
@@ -70,11 +74,14 @@ impl Root {
             job: u64::from_le_bytes(job),
             since: None,
             over: None,
+            obstacle: None,
+            closed: false,
         })
     }
     /// Everything is said: it can be dropped.
     pub(crate) fn is_done(&self) -> bool {
-        self.over.is_some() && self.guests.is_empty()
+        let latecomers = self.obstacle.is_some() && !self.closed;
+        self.over.is_some() && self.guests.is_empty() && !latecomers
     }
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let door = self.doorway.as_ref().and_then(Doorway::next_timeout);
@@ -162,9 +169,14 @@ impl Root {
                 let since = *self.since.get_or_insert(now);
                 tracing::debug!("{} joined after {:?}", describe(&join.seat), now.duration_since(since));
                 self.nranks.get_or_insert_with(|| (join.nranks, describe(&join.seat)));
+                let obstacle =
+                    join.obstacle.map(|why| format!("{} cannot take part: {why}", describe(&join.seat)));
                 self.seats.insert(join.seat.member.rank, token);
                 guest.deadline = now + join.patience;
                 guest.seat = Some(join.seat);
+                if let Some(why) = obstacle {
+                    self.give_up_for(why, now);
+                }
             }
         }
     }
@@ -175,6 +187,9 @@ impl Root {
         let guest = &self.guests[&token];
         if guest.seat.is_some() || member.rank != guest.rank {
             return Err(format!("{who} contradicts what its connection said before (rank {})", guest.rank));
+        }
+        if let Some(why) = &self.obstacle {
+            return Err(why.clone());
         }
         if self.over.is_some() {
             return Err(format!(
@@ -238,6 +253,18 @@ impl Root {
         self.conclude(now);
     }
 
+    /// One rank cannot take part: nobody waits for it any longer.
+    fn give_up_for(&mut self, why: String, now: Instant) {
+        tracing::debug!("the job is given up: {why}");
+        let message = Message::Rejected(why.clone());
+        for guest in self.guests.values_mut().filter(|guest| guest.seat.is_some()) {
+            guest.dismiss(&message);
+            guest.deadline = now + FAREWELL;
+        }
+        self.obstacle = Some(why);
+        self.conclude(now);
+    }
+
     fn conclude(&mut self, now: Instant) {
         self.over = Some(now);
         let tokens: Vec<u64> = self.guests.keys().copied().collect();
@@ -249,6 +276,7 @@ impl Root {
     }
 
     fn handle_timeouts(&mut self, now: Instant) {
+        self.closed |= self.over.is_some_and(|over| over + FAREWELL <= now);
         let late = |guest: &&Guest| guest.deadline <= now;
         if self.over.is_none() && self.guests.values().filter(late).any(|guest| guest.seat.is_some()) {
             self.give_up(now);

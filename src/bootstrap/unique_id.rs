@@ -2,6 +2,7 @@
 
 use super::{
     codec::{CodecError, Reader, Writer},
+    descriptors::{explained, provide_for_root},
     doorway::Doorway,
     listener,
     rendezvous::random_key,
@@ -36,8 +37,10 @@ impl UniqueId {
         socket_ifname: Option<&str>,
         socket_family: Option<u8>,
     ) -> Result<Self, SetupError> {
-        let refused = |e: std::io::Error| SetupError::Bootstrap(format!("cannot serve as the root: {e}"));
+        let refused =
+            |e: std::io::Error| SetupError::Bootstrap(format!("cannot serve as the root: {}", explained(&e)));
         let key = random_key()?;
+        provide_for_root();
         let (listener, mut addresses) = listener::open(ports, socket_ifname, socket_family)?;
         let doorway = Doorway::new(vec![listener], key.clone()).map_err(refused)?;
         let mut root = Root::new(Some(doorway), None).map_err(refused)?;

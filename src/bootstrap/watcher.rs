@@ -12,13 +12,10 @@ use super::{
     wire::{Asked, Message, Reading, Seat, Sight},
 };
 use crate::{
-    engine::{
-        call::Call,
-        status::{Status, StatusPage, StatusSocket, find_page},
-    },
+    engine::status::{Status, StatusPage, StatusSocket, find_page},
     error::{Cause, Failure},
     membership::{Action, Membership, Pace},
-    plan::{Collective, Rank},
+    plan::Rank,
 };
 use crossbeam::queue::SegQueue;
 use rondel_transport_api::{Acceptor, Incoming, handshake::Key, handshake::Purpose};
@@ -63,7 +60,7 @@ pub(super) enum Command {
     Host(Box<Root>),
     Joined(Box<Joined>),
     Offer { to: Rank, offer: LaneOffer },
-    Inquire { about: Rank, comm: u64, seq: u64 },
+    Inquire { about: Rank, asked: Asked },
     Declare(Box<Failure>),
     Leave,
 }
@@ -260,8 +257,8 @@ impl Thread {
                 (Command::Offer { to, offer }, Some(seated)) if seated.is_peer(to) => {
                     seated.links.send_offer(to, offer, now);
                 }
-                (Command::Inquire { about, comm, seq }, Some(seated)) => {
-                    seated.inquire(about, comm, seq, &self.shared, now);
+                (Command::Inquire { about, asked }, Some(seated)) => {
+                    seated.inquire(about, asked, &self.shared, now);
                 }
                 (Command::Declare(failure), Some(seated)) => seated.membership.declare(*failure, now),
                 (command, _) => {
@@ -367,7 +364,7 @@ impl Seated {
         let reading = asked.and_then(|asked| {
             let page = find_page(seat.member.pid, (self.job, rank));
             let page = page.inspect_err(|e| tracing::debug!("rank {rank} is stopped: {e}")).ok()?;
-            Some(reading(page.read(asked.comm), asked.seq))
+            Some(reading(page.read(asked.comm), &asked))
         });
         (sight, reading)
     }
@@ -423,8 +420,8 @@ impl Seated {
         match message {
             Message::Heartbeat { .. } => {}
             Message::Offer { offer, .. } => shared.notify(Notice::Offer { from, offer }),
-            Message::Inquiry { id, comm, seq } => {
-                let answer = self.answer(comm, seq);
+            Message::Inquiry { id, asked } => {
+                let answer = self.answer(&asked);
                 self.links.send(from, &Message::Answer { id, answer }, now);
             }
             Message::Answer { id, answer } => {
@@ -468,20 +465,28 @@ impl Seated {
         }
     }
 
-    fn inquire(&mut self, about: Rank, comm: u64, seq: u64, shared: &Shared, now: Instant) {
+    fn inquire(&mut self, about: Rank, asked: Asked, shared: &Shared, now: Instant) {
         if about == self.me {
-            shared.notify(Notice::Answer(self.answer(comm, seq)));
+            shared.notify(Notice::Answer(self.answer(&asked)));
             return;
         }
-        let id = self.inquiries.ask(about, comm, seq, now);
+        let id = self.inquiries.ask(about, asked, now);
         if self.is_peer(about) {
-            self.links.send(about, &Message::Inquiry { id, comm, seq }, now);
+            // A process of this host that is stopped is seen to be; nobody need wait for an answer that does not come.
+            let (sight, reading) = self.look(about, Some(asked));
+            if sight == Sight::Stopped
+                && let Some(step) = self.inquiries.handle_sight(id, about, sight, reading)
+            {
+                return self.take_step(step, shared, now);
+            }
+            self.links.send(about, &Message::Inquiry { id, asked }, now);
         }
     }
 
     /// From the status page, without the help of the thread that writes it.
-    fn answer(&self, comm: u64, seq: u64) -> Answer {
-        let Reading { entered, completed, call } = reading(self.page.read(comm), seq);
+    fn answer(&self, asked: &Asked) -> Answer {
+        let Asked { comm, seq, .. } = *asked;
+        let Reading { entered, completed, call } = reading(self.page.read(comm), asked);
         Answer { about: self.me, comm, seq, entered, completed, call, liveness: Liveness::Alive }
     }
 
@@ -520,15 +525,13 @@ impl Seated {
     }
 }
 
-/// What a page says about the collective of this number.
-fn reading(status: Option<Status>, seq: u64) -> Reading {
+/// What a page says about a call.
+fn reading(status: Option<Status>, asked: &Asked) -> Reading {
     let Some(status) = status else { return Reading::default() };
-    let is_asked_for =
-        |call: &Call| call.seq == seq && !matches!(call.collective, Collective::Send | Collective::Recv);
     Reading {
         entered: status.entered.map_or(0, |call| call.seq),
         completed: status.completed,
-        call: status.recent.into_iter().find(is_asked_for),
+        call: status.recent.into_iter().find(|call| asked.is(call)),
     }
 }
 

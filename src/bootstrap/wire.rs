@@ -8,7 +8,10 @@ use super::{
     codec::{CodecError, MAX_BLOB, MAX_MEMBER, Reader, Writer},
 };
 pub use crate::membership::{News, Sight};
-use crate::{engine::call::Call, plan::Rank};
+use crate::{
+    engine::call::Call,
+    plan::{Collective, Rank},
+};
 use rondel_transport_api::handshake::VERSION;
 use std::{sync::Arc, time::Duration};
 
@@ -66,10 +69,8 @@ pub enum Message {
     Inquiry {
         /// Comes back in the answer.
         id: u64,
-        /// The communicator.
-        comm: u64,
-        /// The number of the call.
-        seq: u64,
+        /// What is asked about.
+        asked: Asked,
     },
     /// The answer to an inquiry.
     Answer {
@@ -109,6 +110,24 @@ pub struct Asked {
     pub comm: u64,
     /// The number of the call.
     pub seq: u64,
+    /// A send or a receive, and the rank of the communicator that it names; these are numbered for each rank and direction.
+    /// `None`: a collective.
+    pub between: Option<(Collective, Rank)>,
+}
+
+impl Asked {
+    /// A collective.
+    pub fn collective(comm: u64, seq: u64) -> Self {
+        Asked { comm, seq, between: None }
+    }
+    /// Whether this is the call.
+    pub fn is(&self, call: &Call) -> bool {
+        let fits = match self.between {
+            None => !call.collective.is_point_to_point(),
+            Some((collective, peer)) => (call.collective, call.root) == (collective, peer),
+        };
+        fits && call.seq == self.seq
+    }
 }
 
 /// What a rank's status page says about the call that was asked for.
@@ -131,6 +150,8 @@ pub struct Join {
     pub patience: Duration,
     /// Who it is.
     pub seat: Seat,
+    /// Why it cannot take part after all, which all others are to know.
+    pub obstacle: Option<String>,
 }
 
 /// A member of the job with what only watchers need to know.
@@ -184,6 +205,7 @@ fn parse_body(kind: u16, r: &mut Reader<'_>) -> Result<Message, CodecError> {
             nranks: r.u32("number of ranks")?,
             patience: r.duration("patience")?,
             seat: parse_seat(r)?,
+            obstacle: r.option("whether there is an obstacle", |r| r.text("obstacle"))?,
         }),
         2 => {
             let job = r.u64("job")?;
@@ -199,18 +221,12 @@ fn parse_body(kind: u16, r: &mut Reader<'_>) -> Result<Message, CodecError> {
         5 => Message::Link { job: r.u64("job")?, to: r.u32("receiver")?, offers: r.u64("offers")? },
         6 => Message::Heartbeat { offers: r.u64("offers")? },
         7 => Message::Offer { number: r.u64("offer number")?, offer: r.lane_offer()? },
-        8 => Message::Inquiry {
-            id: r.u64("inquiry")?,
-            comm: r.u64("communicator")?,
-            seq: r.u64("call number")?,
-        },
+        8 => Message::Inquiry { id: r.u64("inquiry")?, asked: parse_asked(r)? },
         9 => Message::Answer { id: r.u64("inquiry")?, answer: parse_answer(r)? },
         10 => Message::Look {
             id: r.u64("inquiry")?,
             about: r.u32("rank")?,
-            asked: r.option("whether a call is asked for", |r| {
-                Ok(Asked { comm: r.u64("communicator")?, seq: r.u64("call number")? })
-            })?,
+            asked: r.option("whether a call is asked for", parse_asked)?,
         },
         11 => {
             let (id, about) = (r.u64("inquiry")?, r.u32("rank")?);
@@ -241,6 +257,23 @@ fn parse_nranks(r: &mut Reader<'_>) -> Result<u32, CodecError> {
         });
     }
     Ok(n)
+}
+
+fn parse_asked(r: &mut Reader<'_>) -> Result<Asked, CodecError> {
+    let (comm, seq) = (r.u64("communicator")?, r.u64("call number")?);
+    let between = r.option("whether a send or receive is asked for", |r| {
+        let code = r.u8("send or receive")?;
+        let collective = Collective::from_code(code).filter(|collective| collective.is_point_to_point());
+        let unknown = CodecError::Invalid { what: "send or receive", given: u64::from(code) };
+        Ok((collective.ok_or(unknown)?, r.u32("peer")?))
+    })?;
+    Ok(Asked { comm, seq, between })
+}
+
+fn write_asked(w: &mut Writer, asked: &Asked) {
+    w.u64(asked.comm).u64(asked.seq).option(asked.between, |w, (collective, peer)| {
+        w.u8(collective as u8).u32(peer);
+    });
 }
 
 fn parse_seat(r: &mut Reader<'_>) -> Result<Seat, CodecError> {
@@ -293,6 +326,9 @@ impl Message {
             Message::Join(join) => {
                 w.u32(join.nranks).duration(join.patience);
                 write_seat(w, &join.seat);
+                w.option(join.obstacle.as_deref(), |w, why| {
+                    w.text(why);
+                });
                 1
             }
             Message::Table { job, seats } => {
@@ -324,8 +360,9 @@ impl Message {
                 w.u64(*number).lane_offer(offer);
                 7
             }
-            Message::Inquiry { id, comm, seq } => {
-                w.u64(*id).u64(*comm).u64(*seq);
+            Message::Inquiry { id, asked } => {
+                w.u64(*id);
+                write_asked(w, asked);
                 8
             }
             Message::Answer { id, answer } => {
@@ -334,9 +371,7 @@ impl Message {
                 9
             }
             Message::Look { id, about, asked } => {
-                w.u64(*id).u32(*about).option(asked.as_ref(), |w, asked| {
-                    w.u64(asked.comm).u64(asked.seq);
-                });
+                w.u64(*id).u32(*about).option(asked.as_ref(), write_asked);
                 10
             }
             Message::Seen { id, about, sight, reading } => {

@@ -3,7 +3,7 @@
 use super::{Communicator, Inner, MemberName};
 use crate::{
     algo::Algorithm,
-    bootstrap::{Card, Job, Member, Rendezvous, Watcher, WatcherConfig},
+    bootstrap::{self, Card, Job, Member, Rendezvous, Watcher, WatcherConfig},
     cost::{Machine, tuner::Tuner},
     engine::{
         CommSpec, Engine, EngineConfig, MAX_CHANNELS, Path,
@@ -119,11 +119,15 @@ impl Builder {
             suspicion: env.suspicion,
             runtime_dir: env.runtime_dir.clone(),
         })?;
-        let (endpoints, tried) = self.open(&env, &rendezvous, &watcher)?;
+        let abort = self.abort.clone().unwrap_or_default();
+        let lanes = u64::from(env.sockets_per_lane) * channels.map_or(1, u64::from);
+        let opened = bootstrap::provide_descriptors(rendezvous.rank(), rendezvous.nranks(), lanes)
+            .and_then(|()| self.open(&env, &rendezvous, &watcher));
+        let (endpoints, tried) =
+            opened.inspect_err(|e| watcher.decline(&rendezvous, &e.to_string(), &abort))?;
         let ports: Vec<String> = endpoints.iter().map(|e| format!("{} ({})", e.transport, e.port)).collect();
         let card = Card { adverts: endpoints.iter().map(|e| e.endpoint.advert()).collect() };
         let deadline = started + self.join_timeout.unwrap_or(env.join_timeout);
-        let abort = self.abort.clone().unwrap_or_default();
         let job = watcher.join(&rendezvous, card, deadline, &abort)?;
         let paths = paths(&job, &endpoints, &tried)?;
         let config = EngineConfig {
@@ -137,8 +141,9 @@ impl Builder {
         let local = job.members.iter().filter(|member| member.host == here).count();
         let mut patience = Patience::for_ranks(local, allowed_cpus());
         patience.spin = env.spin.unwrap_or(patience.spin);
-        let context = Context::new(engine, Some(watcher), patience)
-            .map_err(|error| SetupError::Bootstrap(format!("cannot wait for events: {error}")))?;
+        let context = Context::new(engine, Some(watcher), patience).map_err(|error| {
+            SetupError::Bootstrap(format!("cannot wait for events: {}", bootstrap::explained(&error)))
+        })?;
         let settings = Settings { fixed, channels, paths: paths.into(), members: job.members.clone() };
         let everyone: Arc<[Rank]> = (0..job.members.len() as Rank).collect();
         let comm = Communicator::found(Arc::new(context), job.id, job.rank, everyone, settings);
@@ -156,10 +161,14 @@ impl Builder {
     }
 
     fn named_algorithm(&self, env: &Env) -> Result<Option<&'static Algorithm>, SetupError> {
-        let Some(name) = self.algorithm.as_ref().or(env.algorithm.as_ref()) else { return Ok(None) };
+        let in_env = env.algorithm.as_ref().or(env.nccl_algorithm.as_ref());
+        let Some(name) = self.algorithm.as_ref().or(in_env) else { return Ok(None) };
         Algorithm::named(name).map(Some).ok_or_else(|| {
             let known: Vec<&str> = crate::algo::ALL.iter().map(|a| a.name).collect();
-            SetupError::Config(format!("unknown algorithm {name:?}; there are {}", known.join(", ")))
+            SetupError::Config(format!(
+                "unknown algorithm {name:?} (Builder::algorithm or RONDEL_ALGORITHM): use one of {}",
+                known.join(", ")
+            ))
         })
     }
 
@@ -169,14 +178,14 @@ impl Builder {
         rendezvous: &Rendezvous,
         watcher: &Watcher,
     ) -> Result<(Vec<Open>, Refused), SetupError> {
-        let all = self.transports.clone().unwrap_or_else(built_in);
+        let all = self.transports.clone().unwrap_or_else(built_in_transports);
         let wanted = self.transport.as_ref().or(env.transport.as_ref());
         let chosen: Vec<_> =
             all.iter().filter(|t| wanted.is_none_or(|name| t.name().eq_ignore_ascii_case(name))).collect();
         if chosen.is_empty() {
             let known: Vec<&str> = all.iter().map(|t| t.name()).collect();
             return Err(SetupError::Config(format!(
-                "unknown transport {:?}; this build has {}",
+                "unknown transport {:?} (Builder::transport or RONDEL_TRANSPORT): use one of {}",
                 wanted.map_or("", String::as_str),
                 known.join(", ")
             )));
@@ -227,7 +236,8 @@ struct Open {
     port: String,
 }
 
-fn built_in() -> Vec<Arc<dyn Transport>> {
+/// The transports of this build, best first.
+pub fn built_in_transports() -> Vec<Arc<dyn Transport>> {
     vec![Arc::new(rondel_tcp::TcpTransport)]
 }
 

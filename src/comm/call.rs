@@ -49,7 +49,7 @@ impl Communicator {
                 nranks - 1
             )));
         }
-        if call.root == rank && matches!(call.collective, Collective::Send | Collective::Recv) {
+        if call.root == rank && call.collective.is_point_to_point() {
             return Err(UsageError::new(format!(
                 "{name}: rank {rank} names itself; a send to self and its receive must be in one group"
             )));

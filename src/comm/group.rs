@@ -141,7 +141,7 @@ impl<'a> Group<'a> {
 }
 
 fn to_self(comm: &Communicator, call: &RawCall) -> bool {
-    matches!(call.collective, Collective::Send | Collective::Recv) && call.root == comm.rank()
+    call.collective.is_point_to_point() && call.root == comm.rank()
 }
 
 /// Pairs sends to self with their receives, in order, per communicator: what to copy from where to where.

@@ -6,7 +6,7 @@ mod group;
 mod overlap;
 mod split;
 
-pub use builder::Builder;
+pub use builder::{Builder, built_in_transports};
 pub use call::RawCall;
 pub use group::Group;
 pub use overlap::{Scope, Work};

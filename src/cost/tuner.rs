@@ -39,20 +39,6 @@ const ROUNDS: [u64; 3] = [2 << 20, 4 << 20, 8 << 20];
 /// Among algorithms of equal steps and times, the one that has the fewest messages or the simplest pattern.
 const PREFERENCE: [&str; 6] = ["one_shot", "direct", "doubling", "tree", "ring", "halving_doubling"];
 
-const COLLECTIVES: [Collective; 11] = [
-    Collective::AllReduce,
-    Collective::ReduceScatter,
-    Collective::AllGather,
-    Collective::Broadcast,
-    Collective::Reduce,
-    Collective::AllToAll,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::Barrier,
-    Collective::Send,
-    Collective::Recv,
-];
-
 /// Chooses by size. The same on every rank that was given the same arguments.
 #[derive(Clone, Debug)]
 pub struct Tuner {
@@ -103,7 +89,7 @@ impl Tuner {
             table: Vec::new(),
             version: 0,
         };
-        tuner.table = COLLECTIVES.iter().map(|&collective| tuner.tabulate(collective)).collect();
+        tuner.table = Collective::ALL.into_iter().map(|collective| tuner.tabulate(collective)).collect();
         tuner.version = tuner.digest();
         tuner
     }

@@ -30,7 +30,7 @@ pub use prepare::Route;
 pub use straight::Submitted;
 
 use crate::{
-    bootstrap::{LaneOffer, Notice},
+    bootstrap::{Asked, LaneOffer, Notice},
     error::{Cause, Error, Failure, Result},
     plan::{Alias, Collective, Rank, Shape},
 };
@@ -78,10 +78,8 @@ pub enum Command {
     Inquire {
         /// Which rank.
         about: Rank,
-        /// In which communicator.
-        comm: u64,
-        /// At which call.
-        seq: u64,
+        /// About which call of which communicator.
+        asked: Asked,
     },
     /// The job has failed.
     Declare(Arc<Failure>),

@@ -144,7 +144,7 @@ impl Engine {
         };
         let route = (spec.routes)(key.collective, key.count * u64::from(key.element) * blocks);
         let plan = Arc::new(route.algorithm.plan(key.collective, spec.rank, &shape, key.alias, key.prescale));
-        let point_to_point = matches!(key.collective, Collective::Send | Collective::Recv);
+        let point_to_point = key.collective.is_point_to_point();
         let channels = if point_to_point { 1 } else { route.channels.clamp(1, MAX_CHANNELS as u32) };
         let cut = Cut {
             count: key.count,
@@ -406,7 +406,7 @@ impl Engine {
             if published {
                 page.waiting(slot, None);
             }
-            if !matches!(call.collective, Collective::Send | Collective::Recv) {
+            if !call.collective.is_point_to_point() {
                 page.completed(slot, call.seq);
             }
         }

@@ -337,7 +337,7 @@ impl Context {
             for command in engine.take_commands() {
                 match command {
                     Command::Offer { to, offer } => watcher.send_offer(to, offer),
-                    Command::Inquire { about, comm, seq } => watcher.inquire(about, comm, seq),
+                    Command::Inquire { about, asked } => watcher.inquire(about, asked),
                     Command::Declare(failure) => watcher.declare(&failure),
                 }
             }

@@ -11,7 +11,7 @@ use super::{
     status::{WaitingFor, monotonic_now},
 };
 use crate::{
-    bootstrap::{Answer, Liveness},
+    bootstrap::{Answer, Asked, Liveness, explained, is_exhausted},
     error::{Cause, Error, Failure, Ranks, Waiting},
     plan::{Collective, Lane, LaneIndex, Op, Rank},
 };
@@ -83,6 +83,8 @@ impl Engine {
             let id = OperationId { slot: slot as u32, generation: operation.generation };
             let (vigil, deadline) = (&operation.vigil, operation.deadline);
             let idle = now.saturating_sub(vigil.moved);
+            // Answers, and those to the questions that they lead to, are to come before the deadline.
+            let stall_after = self.config.stall_after.min(deadline.saturating_sub(vigil.started) / 3);
             let asked_for = vigil.asked.map(|at| now.saturating_sub(at));
             if let Some(Suspicion { peer, since, .. }) = vigil.mismatch {
                 if now.saturating_sub(since) > ANSWER_WITHIN {
@@ -90,11 +92,11 @@ impl Engine {
                 }
             } else if now >= deadline {
                 self.fail_deadline(id);
-            } else if idle >= self.config.stall_after {
+            } else if idle >= stall_after {
                 let (asked_all, warned) = (vigil.asked_all, vigil.warned);
                 match asked_for {
                     None => self.ask(id, false),
-                    Some(ago) if !asked_all && (ago > self.config.stall_after || self.peers_wait_too(id)) => {
+                    Some(ago) if !asked_all && (ago > stall_after || self.peers_wait_too(id)) => {
                         self.ask(id, true);
                     }
                     Some(ago) if ago > self.config.warn_after => self.ask(id, asked_all),
@@ -123,6 +125,11 @@ impl Engine {
                 continue;
             }
             let cause = match lane.error {
+                Some(TransportError::Io { source, .. }) if is_exhausted(&source) => {
+                    let rank = self.comms[comm].spec.rank;
+                    let what = format!("rank {rank} cannot connect to rank {peer}: {}", explained(&source));
+                    Cause::Reported { rank, what }
+                }
                 Some(error) => Cause::LaneLost { peer, error },
                 None => Cause::Left { rank: peer },
             };
@@ -175,7 +182,8 @@ impl Engine {
         };
         let (comm_id, members) = (spec.id, spec.members.clone());
         for peer in peers {
-            self.commands.push(Command::Inquire { about: members[peer as usize], comm: comm_id, seq });
+            let asked = Asked::collective(comm_id, seq);
+            self.commands.push(Command::Inquire { about: members[peer as usize], asked });
         }
         self.publish_waiting(id);
         if let Some(operation) = self.operation_mut(id) {
@@ -290,8 +298,9 @@ impl Engine {
             }
             operation.vigil.answers.retain(|known| known.about != answer.about);
             operation.vigil.answers.push(answer.clone());
-            let point_to_point = matches!(call.collective, Collective::Send | Collective::Recv);
-            let theirs = answer.call.filter(|_| !point_to_point);
+            let point_to_point = call.collective.is_point_to_point();
+            let theirs =
+                answer.call.filter(|theirs| !point_to_point && !theirs.collective.is_point_to_point());
             let table = self.comms[comm].spec.table;
             if theirs.is_some_and(|theirs| theirs.stamp(table) != call.stamp(table)) {
                 return self.fail_mismatch(id, call, peer, theirs);
@@ -305,9 +314,12 @@ impl Engine {
         let Suspicion { peer, seq, .. } = suspicion;
         let Some(operation) = self.operation(id) else { return };
         let (comm, call) = (&self.comms[operation.comm], operation.submission.call);
+        if call.collective.is_point_to_point() {
+            // A send and its receive have the same number, which no earlier one can have spoilt.
+            let differs = |theirs: &Call| theirs.stamp(comm.spec.table) != call.stamp(comm.spec.table);
+            return self.fail_mismatch(id, call, peer, theirs.filter(differs));
+        }
         let ours = match (call.collective, &self.page) {
-            // Only collectives are numbered alike on both sides.
-            (Collective::Send | Collective::Recv, _) => None,
             _ if seq == call.seq => Some(call),
             (_, Some(page)) => page.read(comm.spec.id).and_then(|status| status.collective(seq)),
             (_, None) => None,
@@ -318,7 +330,8 @@ impl Engine {
             return self.fail_mismatch(id, ours, peer, theirs);
         }
         let (about, comm) = (comm.spec.members[peer as usize], comm.spec.id);
-        self.commands.push(Command::Inquire { about, comm, seq: seq - 1 });
+        let asked = Asked::collective(comm, seq - 1);
+        self.commands.push(Command::Inquire { about, asked });
         if let Some(operation) = self.operation_mut(id) {
             operation.vigil.mismatch = Some(Suspicion { seq: seq - 1, ..suspicion });
         }
@@ -364,13 +377,17 @@ impl Engine {
             return self.lose(comm, peer, (!left).then_some(error));
         }
         let spec = &self.comms[comm].spec;
-        let about = spec.members[peer as usize];
-        let comm_id = spec.id;
+        let (about, us, comm_id) = (spec.members[peer as usize], spec.rank, spec.id);
         let Some(operation) = self.operation_mut(id) else { return };
         if operation.vigil.mismatch.is_none() {
-            let seq = operation.submission.call.seq;
+            let Call { seq, collective, .. } = operation.submission.call;
             operation.vigil.mismatch = Some(Suspicion { peer, since: now, seq });
-            self.commands.push(Command::Inquire { about, comm: comm_id, seq });
+            let between = match collective {
+                Collective::Send => Some((Collective::Recv, us)),
+                Collective::Recv => Some((Collective::Send, us)),
+                _ => None,
+            };
+            self.commands.push(Command::Inquire { about, asked: Asked { comm: comm_id, seq, between } });
         }
     }
 
@@ -527,7 +544,7 @@ fn finding(answer: &Answer, call: &Call) -> (u8, String) {
     };
     let stopped = answer.liveness == Liveness::Stopped;
     // Sends and receives have numbers of their own.
-    if matches!(call.collective, Collective::Send | Collective::Recv) {
+    if call.collective.is_point_to_point() {
         return (if stopped { 0 } else { 2 }, format!("{state}; {last}"));
     }
     if answer.entered >= call.seq {

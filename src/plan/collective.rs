@@ -43,6 +43,29 @@ impl Layout {
 }
 
 impl Collective {
+    /// Every one, in the order of their codes: `ALL[c as usize]` is `c`. There is no other list.
+    pub const ALL: [Collective; 11] = [
+        Collective::AllReduce,
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::Broadcast,
+        Collective::Reduce,
+        Collective::AllToAll,
+        Collective::Gather,
+        Collective::Scatter,
+        Collective::Barrier,
+        Collective::Send,
+        Collective::Recv,
+    ];
+
+    /// Those that all ranks call together: all but send and receive.
+    pub fn of_all_ranks() -> impl DoubleEndedIterator<Item = Collective> + Clone {
+        Self::ALL.into_iter().filter(|collective| !collective.is_point_to_point())
+    }
+    /// The one of a code, which is what `as u8` makes of it.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
     /// Its name in messages and on the command line.
     pub const fn name(self) -> &'static str {
         match self {
@@ -58,6 +81,10 @@ impl Collective {
             Collective::Send => "send",
             Collective::Recv => "recv",
         }
+    }
+    /// Whether it is between two ranks: a send or a receive.
+    pub const fn is_point_to_point(self) -> bool {
+        matches!(self, Collective::Send | Collective::Recv)
     }
     /// Whether elements are combined.
     pub const fn reduces(self) -> bool {
@@ -152,5 +179,26 @@ impl Shape {
     /// Hosts.
     pub fn nhosts(&self) -> u32 {
         self.hosts.iter().max().map_or(0, |h| h + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_and_names_lead_back_to_their_collective() {
+        for (code, collective) in (0..).zip(Collective::ALL) {
+            assert_eq!((collective as u8, Collective::from_code(code)), (code, Some(collective)));
+            let of_this_name = Collective::ALL.into_iter().filter(|other| other.name() == collective.name());
+            assert_eq!(of_this_name.collect::<Vec<_>>(), [collective]);
+        }
+        assert_eq!(Collective::from_code(Collective::ALL.len() as u8), None);
+    }
+
+    #[test]
+    fn all_but_two_are_of_all_ranks() {
+        assert_eq!(Collective::of_all_ranks().count(), Collective::ALL.len() - 2);
+        assert!(Collective::of_all_ranks().all(|collective| !collective.is_point_to_point()));
     }
 }

@@ -37,6 +37,18 @@ fn a_stopped_rank_is_named_as_stopped() {
 }
 
 #[test]
+fn all_ranks_name_the_one_that_is_stopped_however_far_away_it_is() {
+    // In a ring, most wait for a rank that waits itself. One second is as long as a rank waits by default before it asks.
+    let mut job = Job::new(6, "stop").set("RONDEL_ALGORITHM", "ring").set("RONDEL_TIMEOUT", 1);
+    job.start_all();
+    for rank in 0..5 {
+        let report = job.outcome(rank);
+        assert_eq!((report.event.as_str(), report.culprit), ("failed", Some(5)), "{report:?}");
+        assert!(report.text.contains("rank 5: stopped by a signal or a debugger"), "{report:?}");
+    }
+}
+
+#[test]
 fn a_rank_that_was_stopped_for_a_while_is_not_dead() {
     let mut job = Job::new(3, "for a while").set("RONDEL_SUSPICION", 1).set("RONDEL_HEARTBEAT", 0.25);
     job.start_all();

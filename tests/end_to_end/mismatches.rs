@@ -91,15 +91,35 @@ fn one_call_too_few() {
     );
 }
 
-#[test]
-fn messages_of_another_length() {
-    ranks(2, |comm| {
+/// Rank 0 sends to rank 1 what that one does not expect, after a message that fits. Somebody names both calls.
+fn send_something_else(send: Calls, recv: Calls, named: [&str; 2]) {
+    let said = ranks(2, |comm| {
         comm.barrier().unwrap();
         let outcome = match comm.rank() {
-            0 => comm.send(1, &[1u8; 10]).and_then(|()| comm.barrier()),
-            _ => comm.recv(0, &mut [1u8; 11]),
+            0 => comm.send(1, &[1u16; 3]).and_then(|()| send(&comm)).and_then(|()| comm.barrier()),
+            _ => comm.recv(0, &mut [0u16; 3]).and_then(|()| recv(&comm)).and_then(|()| comm.barrier()),
         };
-        let said = outcome.unwrap_err().to_string();
-        assert!(said.contains("ranks disagree"), "{said}");
+        outcome.unwrap_err().to_string()
     });
+    assert!(said.iter().all(|text| text.contains("ranks disagree")), "{said:?}");
+    let both = |text: &String| named.iter().all(|call| text.contains(call));
+    assert!(said.iter().any(both), "nobody named {named:?}: {said:?}");
+}
+
+#[test]
+fn messages_of_another_length() {
+    send_something_else(
+        |comm| comm.send(1, &[1u8; 10]),
+        |comm| comm.recv(0, &mut [1u8; 11]),
+        ["rank 0 called send #2 to rank 1 (10 x uint8)", "rank 1 called recv #2 from rank 0 (11 x uint8)"],
+    );
+}
+
+#[test]
+fn messages_of_another_type() {
+    send_something_else(
+        |comm| comm.send(1, &[1u32; 10]),
+        |comm| comm.recv(0, &mut [1f32; 10]),
+        ["rank 0 called send #2 to rank 1 (10 x uint32)", "rank 1 called recv #2 from rank 0 (10 x float)"],
+    );
 }

@@ -7,11 +7,9 @@ use rondel::{
 
 /// Every collective that an algorithm does, with roots at both ends, on one host and on several.
 pub(crate) fn cases(n: u32) -> Vec<(&'static Algorithm, Collective, Shape)> {
-    use Collective::*;
-    let all = [AllReduce, ReduceScatter, AllGather, Broadcast, Reduce, AllToAll, Gather, Scatter, Barrier];
     let mut cases = Vec::new();
     for algorithm in algo::ALL {
-        for collective in all {
+        for collective in Collective::of_all_ranks() {
             let mut shapes = vec![Shape::flat(n)];
             if collective.has_root() && n > 1 {
                 shapes.push(Shape::flat(n).with_root(n - 1));

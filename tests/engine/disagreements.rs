@@ -13,10 +13,6 @@ use rondel::{
 use rondel_mem::MemConfig;
 use std::{sync::Arc, time::Duration};
 
-const COLLECTIVES: [Collective; 9] = {
-    use Collective::*;
-    [AllReduce, ReduceScatter, AllGather, Broadcast, Reduce, AllToAll, Gather, Scatter, Barrier]
-};
 /// Nothing is buffered: whoever sends waits for whoever receives.
 const RENDEZVOUS: MemConfig = MemConfig { eager: 0, window: 16, max_message: u32::MAX, reduces: true };
 
@@ -57,8 +53,8 @@ fn disagree(cluster: &mut Cluster, odd: usize, one: &mut Buffers, other: &mut Bu
 
 #[test]
 fn every_pair_of_different_collectives_is_named() {
-    for one in COLLECTIVES {
-        for other in COLLECTIVES.into_iter().filter(|&other| other != one) {
+    for one in Collective::of_all_ranks() {
+        for other in Collective::of_all_ranks().filter(|&other| other != one) {
             for (odd, eager, last) in (0..12).map(|k| (k % 3, [0, 1024][k / 3 % 2], k / 6 == 1)) {
                 let what = format!("rank {odd} {}, others {}, eager {eager}", one.name(), other.name());
                 let mut cluster = cluster(MemConfig { eager, ..RENDEZVOUS }, last);
@@ -87,7 +83,7 @@ fn calls_that_differ_in_a_detail_are_named() {
     let new = |collective, dtype, count, root| {
         Buffers::new(collective, &shape.clone().with_root(root), dtype, count, false, 0)
     };
-    for collective in COLLECTIVES.into_iter().filter(|&c| c != Collective::Barrier) {
+    for collective in Collective::of_all_ranks().filter(|&c| c != Collective::Barrier) {
         let mut differing = vec![(DataType::I64, 21, 0), (DataType::I32, 20, 0), (DataType::I64, 0, 0)];
         if collective.has_root() {
             differing.push((DataType::I64, 20, 1));
@@ -136,7 +132,7 @@ fn a_mismatch_that_nobody_explains_is_still_one() {
 
 #[test]
 fn an_abort_reaches_everybody() {
-    for collective in COLLECTIVES {
+    for collective in Collective::of_all_ranks() {
         for aborts in 0..3 {
             let mut cluster = cluster(RENDEZVOUS, false);
             let waiting: Vec<usize> = (0..3).filter(|&rank| rank != aborts).collect();
@@ -203,7 +199,7 @@ fn whoever_has_done_its_part_may_leave() {
 
 #[test]
 fn a_rank_that_never_comes_is_named_at_the_deadline() {
-    for collective in COLLECTIVES {
+    for collective in Collective::of_all_ranks() {
         let config = EngineConfig { timeout: Duration::from_secs(5), ..EngineConfig::default() };
         let mut cluster = Cluster::with_config(&Shape::flat(3), RENDEZVOUS, config, choose(true));
         let mut buffers = buffers(collective, 10);

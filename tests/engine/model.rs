@@ -161,7 +161,7 @@ pub(crate) fn step(random: &mut Random, teams: &[Vec<Rank>]) -> Step {
             vec![part(from, Send, to, range(random), none), part(to, Recv, from, none, range(random))];
         return Step { team, op, count, parts };
     }
-    let all = [AllReduce, ReduceScatter, AllGather, Broadcast, Reduce, AllToAll, Gather, Scatter, Barrier];
+    let all: Vec<Collective> = Collective::of_all_ranks().collect();
     let collective = all[random.below(all.len())];
     let root = if collective.has_root() { random.below(n) as Rank } else { 0 };
     let shape = Shape::flat(n as u32).with_root(root);

@@ -196,13 +196,15 @@ impl Cluster {
         // Every other call goes the short way as far as that leads: calls in line and calls on it must get along.
         // SAFETY: tests keep the buffers, untouched, until the operation is over or its engine is gone.
         let operation = match self.calls % 2 {
+            // SAFETY: as above.
             0 => Some(unsafe { engine.submit(comm, submission) }?),
+            // SAFETY: as above.
             _ => match unsafe { engine.run(comm, submission, || now, |_| {}) }? {
                 Submitted::Over => None,
                 Submitted::Started(operation) => Some(operation),
             },
         };
-        if !matches!(submission.call.collective, Collective::Send | Collective::Recv) {
+        if !submission.call.collective.is_point_to_point() {
             let seq = self.last.entry((rank, id)).or_default();
             *seq += 1;
             self.entered.insert((rank, id, *seq), Call { seq: *seq, ..submission.call });

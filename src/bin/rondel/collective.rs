@@ -2,24 +2,12 @@
 
 use rondel::plan::Collective;
 
-/// Those that all ranks call.
-pub(crate) const ALL: [Collective; 9] = [
-    Collective::AllReduce,
-    Collective::ReduceScatter,
-    Collective::AllGather,
-    Collective::Broadcast,
-    Collective::Reduce,
-    Collective::AllToAll,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::Barrier,
-];
-
 /// Finds a name, also without underscores or with hyphens.
 pub(crate) fn parse(text: &str) -> Result<Collective, String> {
     let plain = |name: &str| name.to_ascii_lowercase().replace(['_', '-'], "");
-    ALL.into_iter().find(|collective| plain(collective.name()) == plain(text)).ok_or_else(|| {
-        format!("unknown collective {text:?}: use one of {}", ALL.map(Collective::name).join(", "))
+    Collective::of_all_ranks().find(|collective| plain(collective.name()) == plain(text)).ok_or_else(|| {
+        let known: Vec<&str> = Collective::of_all_ranks().map(Collective::name).collect();
+        format!("unknown collective {text:?}: use one of {}", known.join(", "))
     })
 }
 

@@ -1,13 +1,14 @@
 //! `rondel explain`: which algorithm a collective is done with, and what the others would cost.
 
 use crate::{
-    collective,
+    choice::{self, Asked},
+    collective, number,
     size::{Bytes, Step, Sweep},
     stop::Stop,
 };
 use clap::Args;
 use rondel::{
-    algo::{self, Algorithm},
+    algo::Algorithm,
     cost::{Machine, tuner::Tuner},
     plan::{Collective, Shape},
 };
@@ -21,13 +22,13 @@ pub(crate) struct ExplainArgs {
     #[arg(value_parser = collective::parse)]
     collective: Collective,
     /// Ranks.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", value_parser = number::whole::<u32>("ranks", 1..=100_000))]
     ranks: u32,
     /// Hosts, each with the same number of neighbouring ranks.
-    #[arg(long, value_name = "H", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "H", default_value_t = 1, value_parser = number::whole::<u32>("hosts", 1..=100_000))]
     hosts: u32,
-    /// Bytes of the largest buffer, with an optional K, M or G.
-    #[arg(long, value_name = "SIZE", conflicts_with = "sizes", required_unless_present = "sizes")]
+    /// Bytes of the largest buffer, with an optional K, M or G. A barrier has none.
+    #[arg(long, value_name = "SIZE", conflicts_with = "sizes")]
     size: Option<Bytes>,
     /// All sizes from 8 B to 1 GiB by 4.
     #[arg(long)]
@@ -36,30 +37,22 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = ["tcp"])]
     transport: String,
     /// Microseconds that a message takes from host to host.
-    #[arg(long, value_name = "US", default_value_t = Machine::DATA_CENTRE_TCP.latency.as_secs_f64() * 1e6)]
+    #[arg(long, value_name = "US", default_value_t = Machine::DATA_CENTRE_TCP.latency.as_secs_f64() * 1e6,
+          value_parser = number::real("microseconds", 0.0..=1e9))]
     latency_us: f64,
     /// GB/s from host to host.
-    #[arg(long, value_name = "GB/s", default_value_t = Machine::DATA_CENTRE_TCP.bytes_per_sec * 1e-9)]
+    #[arg(long, value_name = "GB/s", default_value_t = Machine::DATA_CENTRE_TCP.bytes_per_sec * 1e-9,
+          value_parser = number::real("GB/s", 1e-6..=1e6))]
     rate: f64,
-    /// Only this algorithm, where it does the collective.
-    #[arg(long, value_name = "NAME", value_parser = algorithm)]
+    /// Only this algorithm.
+    #[arg(long, value_name = "NAME", value_parser = choice::algorithm)]
     algorithm: Option<&'static Algorithm>,
-}
-
-/// The algorithm of a name.
-pub(crate) fn algorithm(name: &str) -> Result<&'static Algorithm, String> {
-    Algorithm::named(name).ok_or_else(|| {
-        let known: Vec<&str> = algo::ALL.iter().map(|algorithm| algorithm.name).collect();
-        format!("unknown algorithm {name:?}: use one of {}", known.join(", "))
-    })
 }
 
 /// Runs the command. The answer is the exit status.
 pub(crate) fn run(args: &ExplainArgs) -> Result<u8, Stop> {
     let text = explain(args)?;
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|e| Stop::Failed(format!("standard output cannot be written: {e}")))?;
+    std::io::stdout().write_all(text.as_bytes()).map_err(|e| Stop::unwritable(&e))?;
     Ok(0)
 }
 
@@ -70,25 +63,19 @@ fn explain(args: &ExplainArgs) -> Result<String, Stop> {
             args.ranks, args.hosts
         )));
     }
-    if !(args.rate > 0.0 && args.latency_us >= 0.0 && args.latency_us.is_finite()) {
-        return Err(Stop::Usage(format!(
-            "--rate {} and --latency-us {}: give a rate above 0 and a latency of 0 or more",
-            args.rate, args.latency_us
-        )));
-    }
     let local = args.ranks / args.hosts;
     let shape =
         Shape { hosts: (0..args.ranks).map(|rank| rank / local).collect(), ..Shape::flat(args.ranks) };
+    if let Some(algorithm) = args.algorithm {
+        Asked { algorithm, by: "--algorithm" }.check(args.collective, std::slice::from_ref(&shape))?;
+    }
+    let sizes = sizes(args)?;
     let across = Link {
         latency: Duration::from_secs_f64(args.latency_us * 1e-6),
         overhead: Machine::DATA_CENTRE_TCP.overhead,
         bytes_per_sec: args.rate * 1e9,
     };
     let tuner = Tuner::new(&shape, Machine::LOOPBACK, across, args.algorithm, None);
-    let sizes = match args.size {
-        Some(Bytes(size)) => vec![size],
-        None => Sweep::new(8, 1 << 30, Step::Factor(4)).map_err(Stop::Usage)?.sizes().collect(),
-    };
     let mut text = format!(
         "# {} of {} ranks on {} hosts over {} (*: chosen); times are predicted\n{:>10}  {:<18} {:>8} {:>12}\n",
         args.collective.name(),
@@ -115,6 +102,24 @@ fn explain(args: &ExplainArgs) -> Result<String, Stop> {
         }
     }
     Ok(text)
+}
+
+/// The sizes that are asked about.
+fn sizes(args: &ExplainArgs) -> Result<Vec<u64>, Stop> {
+    match (args.collective, args.size, args.sizes) {
+        (Collective::Barrier, None, false) => Ok(vec![0]),
+        (Collective::Barrier, ..) => {
+            Err(Stop::Usage("a barrier has no size: leave --size and --sizes out".into()))
+        }
+        (_, Some(Bytes(size)), _) => Ok(vec![size]),
+        (_, None, true) => {
+            Ok(Sweep::new(8, 1 << 30, Step::Factor(4)).map_err(Stop::Usage)?.sizes().collect())
+        }
+        (collective, None, false) => Err(Stop::Usage(format!(
+            "no size was given for {}: give --size SIZE, such as --size 1M, or --sizes for all from 8 B to 1 GiB",
+            collective.name()
+        ))),
+    }
 }
 
 #[cfg(test)]
@@ -148,7 +153,8 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        assert!(parse("all_reduce --ranks 4").unwrap_err().contains("--size"));
+        let sizeless = explain(&parse("all_reduce --ranks 4").unwrap()).unwrap_err().to_string();
+        assert!(sizeless.contains("all_reduce: give --size SIZE"), "{sizeless}");
         assert!(parse("all_reduce --ranks 0 --size 8").unwrap_err().contains("--ranks"));
         assert!(parse("all_sum --ranks 2 --size 8").unwrap_err().contains("all_reduce, reduce_scatter"));
         assert!(
@@ -156,7 +162,23 @@ mod tests {
         );
         let uneven = explain(&parse("all_reduce --ranks 5 --hosts 2 --size 8").unwrap()).unwrap_err();
         assert!(uneven.to_string().contains("--ranks 5") && uneven.to_string().contains("--hosts 2"));
-        let still = explain(&parse("all_reduce --ranks 2 --size 8 --rate 0").unwrap()).unwrap_err();
-        assert!(still.to_string().contains("--rate 0"));
+        for (flag, range) in
+            [("--rate 0", "GB/s from 0.000001 to 1000000"), ("--latency-us inf", "microseconds from 0 to")]
+        {
+            let error = parse(&format!("all_reduce --ranks 2 --size 8 {flag}")).unwrap_err();
+            assert!(error.contains(range), "{error}");
+        }
+        let barrier = parse("barrier --ranks 4 --algorithm ring").unwrap();
+        assert!(explain(&barrier).unwrap_err().to_string().contains("use dissemination"));
+        for size in ["--size 8", "--sizes"] {
+            let sized = explain(&parse(&format!("barrier --ranks 4 {size}")).unwrap()).unwrap_err();
+            assert!(sized.to_string().contains("leave --size and --sizes out"), "{sized}");
+        }
+    }
+
+    #[test]
+    fn a_barrier_needs_no_size() {
+        let text = explain(&parse("barrier --ranks 4").unwrap()).unwrap();
+        assert!(text.contains("*dissemination") && text.lines().count() == 3, "{text}");
     }
 }

@@ -5,17 +5,20 @@
 
 mod affinity;
 mod bench;
+mod choice;
 mod collective;
 mod explain;
 mod logging;
 mod memory;
 mod moment;
+mod number;
+mod signals;
 mod size;
 mod status;
 mod stop;
 mod verify;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use rondel::env::Env;
 use std::{io::Write, process::ExitCode};
 use stop::Stop;
@@ -41,12 +44,17 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    signals::make_limits_of_files_errors();
+    let cli = match Cli::from_arg_matches(&command_line().get_matches()) {
+        Ok(cli) => cli,
+        Err(e) => e.exit(),
+    };
     match run(&cli) {
         Ok(status) => ExitCode::from(status),
         Err(stop) => {
             // The parent of a rank collects what its ranks say.
-            if !matches!(&cli.command, Command::Bench(args) if args.member.is_some()) {
+            let is_member = matches!(&cli.command, Command::Bench(args) if args.member.is_some());
+            if !is_member && !matches!(stop, Stop::Signal(_)) {
                 // There is nowhere left to say that standard error is closed.
                 let _ =
                     writeln!(std::io::stderr(), "rondel: {}", stop.to_string().replace('\n', "\nrondel: "));
@@ -56,11 +64,25 @@ fn main() -> ExitCode {
     }
 }
 
+/// A value that starts with a hyphen is a value, so that whoever reads it says what it should be: -1 is no flag. A file of
+/// such a name is more likely a flag whose file was forgotten.
+fn command_line() -> clap::Command {
+    let with_values = |arg: clap::Arg| {
+        let is_value = arg.get_action().takes_values() && !arg.is_positional();
+        if is_value && arg.get_value_hint() != ValueHint::AnyPath {
+            arg.allow_hyphen_values(true)
+        } else {
+            arg
+        }
+    };
+    Cli::command().mut_subcommands(|subcommand| subcommand.mut_args(with_values))
+}
+
 fn run(cli: &Cli) -> Result<u8, Stop> {
     let env = Env::from_process().map_err(|e| Stop::Usage(e.to_string()))?;
     logging::start(&env)?;
     match &cli.command {
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => bench::run(args, &env),
         Command::Explain(args) => explain::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Status(args) => status::run(args, &env),
@@ -70,10 +92,9 @@ fn run(cli: &Cli) -> Result<u8, Stop> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command_line().debug_assert();
     }
 }

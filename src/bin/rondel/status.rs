@@ -1,6 +1,6 @@
 //! `rondel status`: what the running jobs of this host are doing, and who waits for whom.
 
-use crate::stop::Stop;
+use crate::{number, stop::Stop};
 use clap::Args;
 use rondel::{
     engine::status::{list_jobs, report::JobReport},
@@ -22,7 +22,8 @@ pub(crate) struct StatusArgs {
     #[arg(long)]
     watch: bool,
     /// Seconds from one showing to the next.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, requires = "watch")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, requires = "watch",
+          value_parser = number::real("seconds", 0.05..=3600.0))]
     interval: f64,
 }
 
@@ -40,19 +41,13 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Runs the command. The answer is the exit status.
 pub(crate) fn run(args: &StatusArgs, env: &Env) -> Result<u8, Stop> {
-    if !(0.05..=3600.0).contains(&args.interval) {
-        return Err(Stop::Usage(format!(
-            "--interval {} is out of range: give a number of seconds from 0.05 to 3600",
-            args.interval
-        )));
-    }
     loop {
         let (text, found) = render(args, env.runtime_dir.as_deref());
         let clear = if args.watch && io::stdout().is_terminal() { CLEAR } else { "" };
         let mut out = io::stdout().lock();
         out.write_all(format!("{clear}{text}").as_bytes())
             .and_then(|()| out.flush())
-            .map_err(|e| Stop::Failed(format!("standard output cannot be written: {e}")))?;
+            .map_err(|e| Stop::unwritable(&e))?;
         if !args.watch {
             return Ok(u8::from(!found));
         }

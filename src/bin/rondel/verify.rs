@@ -1,6 +1,6 @@
 //! `rondel verify`: proves the algorithms by running their plans over symbols.
 
-use crate::{collective, explain, stop::Stop};
+use crate::{choice, collective, stop::Stop};
 use clap::Args;
 use rondel::{
     algo::{self, Algorithm},
@@ -13,7 +13,7 @@ use std::{io::Write, ops::RangeInclusive};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VerifyArgs {
     /// Only this algorithm.
-    #[arg(long, value_name = "NAME", value_parser = explain::algorithm)]
+    #[arg(long, value_name = "NAME", value_parser = choice::algorithm)]
     algorithm: Option<&'static Algorithm>,
     /// Only this collective.
     #[arg(long, value_name = "NAME", value_parser = collective::parse)]
@@ -45,12 +45,12 @@ struct Outcome {
 /// Runs the command. The answer is the exit status.
 pub(crate) fn run(args: &VerifyArgs) -> Result<u8, Stop> {
     let mut out = std::io::stdout().lock();
-    let unwritable = |e| Stop::Failed(format!("standard output cannot be written: {e}"));
+    let unwritable = |e| Stop::unwritable(&e);
     writeln!(out, "{:<18} {:<16} {:>8}  result", "algorithm", "collective", "runs").map_err(unwritable)?;
     let (mut total, mut faults) = (0, 0);
     for algorithm in algo::ALL.iter().filter(|a| args.algorithm.is_none_or(|wanted| wanted.name == a.name)) {
         for collective in
-            collective::ALL.into_iter().filter(|c| args.collective.is_none_or(|wanted| wanted == *c))
+            Collective::of_all_ranks().filter(|c| args.collective.is_none_or(|wanted| wanted == *c))
         {
             let outcome = prove(algorithm, collective, args.ranks.clone());
             if outcome.runs == 0 {

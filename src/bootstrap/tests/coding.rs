@@ -71,6 +71,15 @@ fn cause() -> impl Strategy<Value = Cause> {
     ]
 }
 
+fn asked() -> impl Strategy<Value = Asked> {
+    let between = (prop::sample::select(vec![Collective::Send, Collective::Recv]), any::<u32>());
+    (any::<u64>(), any::<u64>(), prop::option::of(between)).prop_map(|(comm, seq, between)| Asked {
+        comm,
+        seq,
+        between,
+    })
+}
+
 fn message() -> impl Strategy<Value = Message> {
     let answer =
         (any::<[u64; 4]>(), prop::option::of(call())).prop_map(|([id, comm, seq, entered], call)| {
@@ -86,18 +95,24 @@ fn message() -> impl Strategy<Value = Message> {
         Message::News(News::Failed(Arc::new(Failure { origin, comm, cause, waiting: None, agreed: false })))
     });
     prop_oneof![
-        seat().prop_map(|seat| Message::Join(Join { nranks: 9, patience: Duration::from_secs(1), seat })),
+        (seat(), prop::option::of("[a-z ]{0,40}")).prop_map(|(seat, obstacle)| Message::Join(Join {
+            nranks: 9,
+            patience: Duration::from_secs(1),
+            seat,
+            obstacle
+        })),
         (any::<u64>(), prop::collection::vec(seat(), 0..4))
             .prop_map(|(job, seats)| Message::Table { job, seats }),
         ".{0,40}".prop_map(Message::Rejected),
         prop::collection::vec(any::<u32>(), 0..9)
             .prop_map(|ranks| Message::Missing { ranks, waited: Duration::from_millis(3) }),
         any::<u64>().prop_map(|job| Message::Link { job, to: 1, offers: 2 }),
-        (any::<[u64; 3]>(), any::<bool>()).prop_map(|([id, comm, seq], asked)| Message::Look {
+        (any::<u64>(), prop::option::of(asked())).prop_map(|(id, asked)| Message::Look {
             id,
             about: 1,
-            asked: asked.then_some(Asked { comm, seq })
+            asked
         }),
+        (any::<u64>(), asked()).prop_map(|(id, asked)| Message::Inquiry { id, asked }),
         (any::<u64>(), prop::option::of((any::<[u64; 2]>(), prop::option::of(call())))).prop_map(
             |(id, reading)| {
                 let reading =

@@ -166,11 +166,11 @@ fn a_stopped_process_is_reported_as_stopped_and_not_as_dead() {
     let (watchers, process) = job_with_process(2, End::Leave);
     process.stop();
     let began = Instant::now();
-    watchers[0].inquire(1, COMM, 3);
+    watchers[0].inquire(1, Asked::collective(COMM, 3));
     assert_eq!(answer(&watchers[0]), stopped_in_third(1));
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     process.signal(libc::SIGCONT);
-    watchers[0].inquire(1, COMM, 3);
+    watchers[0].inquire(1, Asked::collective(COMM, 3));
     assert_eq!(answer(&watchers[0]), Answer { liveness: Liveness::Alive, ..stopped_in_third(1) });
     process.signal(libc::SIGKILL);
     assert_eq!(failure(&watchers[0], LONG).and_then(|failure| failure.culprit()), Some(1));
@@ -197,9 +197,9 @@ fn a_stopped_process_is_read_by_another_rank_of_its_host() {
     let [elsewhere, _neighbour] = [join(0), join(1)].map(|thread| thread.join().unwrap());
     process.wait_joined();
     process.stop();
-    elsewhere.inquire(2, COMM, 3);
+    elsewhere.inquire(2, Asked::collective(COMM, 3));
     assert_eq!(answer(&elsewhere), stopped_in_third(2));
-    elsewhere.inquire(2, COMM, 4);
+    elsewhere.inquire(2, Asked::collective(COMM, 4));
     assert_eq!(answer(&elsewhere), Answer { seq: 4, call: None, ..stopped_in_third(2) });
     process.signal(libc::SIGKILL);
     process.wait();

@@ -58,7 +58,7 @@ fn a_child_that_drops_its_copy_of_a_watcher_disturbs_nobody() {
     let other = &ranks[0].0;
     let disturbed = wait_notice(other, Duration::from_millis(700), Some);
     assert!(disturbed.is_none(), "{disturbed:?}");
-    other.inquire(0, 6, 2);
+    other.inquire(0, Asked::collective(6, 2));
     let answer = wait_notice(other, Duration::from_secs(5), |notice| match notice {
         Notice::Answer(answer) => Some((answer.entered, answer.liveness)),
         other => panic!("{other:?}"),

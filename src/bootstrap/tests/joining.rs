@@ -122,7 +122,7 @@ fn an_inquiry_is_answered_while_the_asked_rank_does_something_else() {
     for (asker, seq, expected) in
         [(0, 3, Some(call(3))), (1, 2, Some(call(2))), (2, 1, Some(call(1))), (0, 4, None)]
     {
-        ranks[asker].0.inquire(2, 77, seq);
+        ranks[asker].0.inquire(2, Asked::collective(77, seq));
         let answer = wait_notice(&ranks[asker].0, Duration::from_secs(3), |notice| match notice {
             Notice::Answer(answer) => Some(answer),
             _ => None,

@@ -212,3 +212,31 @@ fn pester(address: &str) -> Vec<TcpStream> {
     }
     held
 }
+
+#[test]
+fn what_one_rank_cannot_do_is_told_to_all() {
+    for decliner in [0, 2] {
+        let address = free_address();
+        let threads = [0, 1, 2, 3].map(|rank| {
+            let rendezvous = at(&address, rank, 4);
+            thread::spawn(move || {
+                // Some come before the one that declines, some after it.
+                thread::sleep(Duration::from_millis(u64::from(rank) * 30));
+                if rank != decliner {
+                    return Some(error(join_with(&rendezvous, LONG)).to_string());
+                }
+                let watcher = Watcher::start(config(rendezvous.key())).unwrap();
+                watcher.decline(&rendezvous, "it has no hands", &AtomicBool::new(false));
+                None
+            })
+        });
+        let began = Instant::now();
+        let texts: Vec<String> = threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(texts.len(), 3);
+        for text in texts {
+            let (who, why) = (format!("rank {decliner} (process "), "cannot take part: it has no hands");
+            assert!(text.contains(&who) && text.contains(why), "{text}");
+        }
+        assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
+    }
+}

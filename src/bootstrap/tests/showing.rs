@@ -62,7 +62,7 @@ fn a_directory_that_cannot_be_used_does_not_stop_the_job() {
     let directory = RuntimeDir::new("unusable");
     fs::write(directory.0.join("rondel"), "in the way").unwrap();
     let ranks = job_in(&directory, 2);
-    ranks[0].0.inquire(1, 9, 1);
+    ranks[0].0.inquire(1, Asked::collective(9, 1));
     let answer = wait_notice(&ranks[0].0, Duration::from_secs(5), |notice| match notice {
         Notice::Answer(answer) => Some(answer.liveness),
         _ => None,

@@ -1,17 +1,6 @@
 use super::*;
 use crate::{algo, cost::simulate::simulate, plan::partition::Cut, verify::Operation};
 
-const COLLECTIVES: [Collective; 8] = [
-    Collective::AllReduce,
-    Collective::ReduceScatter,
-    Collective::AllGather,
-    Collective::Broadcast,
-    Collective::Reduce,
-    Collective::AllToAll,
-    Collective::Gather,
-    Collective::Scatter,
-];
-
 fn shape(hosts: u32, each: u32) -> Shape {
     Shape { hosts: (0..hosts * each).map(|rank| rank / each).collect(), ..Shape::flat(hosts * each) }
 }
@@ -21,7 +10,8 @@ fn ratios(hosts: u32, each: u32) -> Vec<(f64, String)> {
     let (shape, machine) = (shape(hosts, each), Machine::default());
     let formulas = Formulas::new(&shape, &machine);
     let mut ratios = Vec::new();
-    for (collective, algorithm) in COLLECTIVES.iter().flat_map(|c| algo::ALL.iter().map(move |a| (*c, a))) {
+    let of_vectors = Collective::of_all_ranks().filter(|c| *c != Collective::Barrier);
+    for (collective, algorithm) in of_vectors.flat_map(|c| algo::ALL.iter().map(move |a| (c, a))) {
         if !(algorithm.supports)(collective, &shape) {
             continue;
         }

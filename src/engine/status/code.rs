@@ -4,21 +4,6 @@ use super::log::Record;
 use crate::{engine::call::Call, plan::Collective};
 use rondel_transport_api::{DataType, ReduceOp, Scalar};
 
-/// Every collective, by its code.
-const COLLECTIVES: [Collective; 11] = [
-    Collective::AllReduce,
-    Collective::ReduceScatter,
-    Collective::AllGather,
-    Collective::Broadcast,
-    Collective::Reduce,
-    Collective::AllToAll,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::Barrier,
-    Collective::Send,
-    Collective::Recv,
-];
-
 /// A call in one word, but for its number and count.
 #[inline]
 pub(super) fn encode(call: &Call) -> u64 {
@@ -49,7 +34,7 @@ pub(super) fn decode(record: &Record) -> Option<Call> {
         6 => Some(ReduceOp::PreMulSum(Scalar::Float(f64::NAN))),
         _ => return None,
     };
-    let collective = *COLLECTIVES.get(usize::from(collective))?;
+    let collective = Collective::from_code(collective)?;
     let dtype = *DataType::ALL.get(usize::from(dtype))?;
     (unused == 0).then_some(Call { seq, collective, dtype, op, count, root })
 }

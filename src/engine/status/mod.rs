@@ -25,7 +25,7 @@ pub use socket::{SocketDirectory, StatusSocket};
 pub use view::StatusView;
 
 use super::call::Call;
-use crate::plan::{Collective, Rank};
+use crate::plan::Rank;
 use std::time::Duration;
 
 /// Communicators that one page has room for; later ones work, but are not shown.
@@ -97,7 +97,7 @@ pub struct Status {
 impl Status {
     /// The collective of this number, if it is still among the recent calls.
     pub fn collective(&self, seq: u64) -> Option<Call> {
-        let numbered_alike = |call: &&Call| !matches!(call.collective, Collective::Send | Collective::Recv);
+        let numbered_alike = |call: &&Call| !call.collective.is_point_to_point();
         self.recent.iter().filter(numbered_alike).find(|call| call.seq == seq).copied()
     }
 }

@@ -6,10 +6,7 @@ use super::{
     log::{Log, Record},
     memory::{self, Mapping},
 };
-use crate::{
-    engine::call::Call,
-    plan::{Collective, Rank},
-};
+use crate::{engine::call::Call, plan::Rank};
 use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -131,7 +128,7 @@ impl StatusPage {
         let logs = &self.mapping.page().logs[usize::from(slot.0)];
         let order = logs.collectives.count().wrapping_add(logs.peers.count());
         let record = [order, call.seq, encode(call), call.count];
-        if matches!(call.collective, Collective::Send | Collective::Recv) {
+        if call.collective.is_point_to_point() {
             logs.peers.push(record);
         } else {
             logs.collectives.push(record);

@@ -2,7 +2,7 @@
 
 use super::Cluster;
 use rondel::{
-    bootstrap::{Answer, Liveness, Notice},
+    bootstrap::{Answer, Asked, Liveness, Notice},
     engine::Command,
     error::{Cause, Failure},
     plan::Rank,
@@ -77,7 +77,7 @@ impl Cluster {
                     let notice = Notice::Offer { from: from as Rank, offer };
                     self.send(to as usize, Duration::ZERO, notice);
                 }
-                Command::Inquire { about, comm, seq } => {
+                Command::Inquire { about, asked: Asked { comm, seq, .. } } => {
                     let Some(after) = self.answers_after else { continue };
                     let asked = about as usize;
                     let answer = Answer {

@@ -14,6 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -202,6 +203,10 @@ impl Dialer {
                 self.next += 1;
                 match Attempt::begin(address, now, wake, source) {
                     Ok(attempt) => self.attempt = Some(attempt),
+                    Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                        let what = format!("connecting to {address}");
+                        return Err(TransportError::Io { what, source: Arc::new(error) });
+                    }
                     Err(error) => self.tried.push(format!("{address}: {error}")),
                 }
                 continue;

@@ -3,13 +3,13 @@
 mod rig;
 
 use proptest::prelude::*;
-use rig::{Door, endpoint, enter};
+use rig::{Door, KEY, endpoint};
 use rondel_transport_api::{
     Advert, Endpoint, Event, Keep, LaneId, Offer, Post, Sink, Slice, Token, TransportError,
-    handshake::{Hello, Purpose},
+    handshake::{Handshake, Hello, Purpose},
 };
 use std::{
-    io::Write,
+    io::{ErrorKind, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
     time::{Duration, Instant},
 };
@@ -31,6 +31,28 @@ fn poll_until(
         std::thread::yield_now();
     }
     seen
+}
+
+/// The client's side of a handshake, blocking: what somebody with the key could do.
+fn enter(address: SocketAddr, hello: Hello) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("connected");
+    let mut handshake = Handshake::client(&KEY, hello);
+    let mut bytes = [0; 512];
+    while !handshake.is_done() {
+        let output = handshake.output().to_vec();
+        if !output.is_empty() {
+            stream.write_all(&output).expect("sent");
+            handshake.sent(output.len());
+            continue;
+        }
+        let want = handshake.wants();
+        match stream.read(&mut bytes[..want]) {
+            Ok(read) => drop(handshake.handle_input(&bytes[..read]).expect("welcome")),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    stream
 }
 
 fn is_closed(seen: &[(usize, Event)]) -> bool {

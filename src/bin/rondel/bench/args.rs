@@ -1,8 +1,9 @@
 //! The flags of `rondel bench`.
 
 use super::{measure::Across, test::Test};
-use crate::size::Bytes;
+use crate::{choice, number, size::Bytes};
 use clap::{ArgAction, Args, ValueEnum};
+use rondel::algo::Algorithm;
 use std::path::PathBuf;
 
 /// Flags of nccl-tests, and ours.
@@ -22,26 +23,32 @@ pub(crate) struct BenchArgs {
     #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", conflicts_with = "step_factor")]
     pub(crate) step_bytes: Option<Bytes>,
     /// Factor from one size to the next [default: 4].
-    #[arg(short = 'f', long = "stepfactor", value_name = "N")]
+    #[arg(short = 'f', long = "stepfactor", value_name = "N",
+          value_parser = number::whole::<u64>("times from one size to the next", 2..=1 << 40))]
     pub(crate) step_factor: Option<u64>,
 
-    /// Times this many operations in one batch [default: batches of --rep-ms].
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Times this many operations in one batch, and up to 100000 of them once more one by one [default: batches of --rep-ms].
+    #[arg(short = 'n', long, value_name = "N", value_parser = number::whole::<u64>("operations", 1..=MOST_OPERATIONS))]
     pub(crate) iters: Option<u64>,
     /// Untimed operations before each measurement [default: 1 with -n; else as many as finding a batch's size takes].
-    #[arg(short = 'w', long = "warmup_iters", value_name = "N")]
+    #[arg(short = 'w', long = "warmup_iters", value_name = "N",
+          value_parser = number::whole::<u64>("operations", 0..=MOST_OPERATIONS))]
     pub(crate) warmup_iters: Option<u64>,
     /// Repeats everything this often; 0: until it is interrupted.
-    #[arg(short = 'N', long = "run_cycles", value_name = "N", default_value_t = 1)]
+    #[arg(short = 'N', long = "run_cycles", value_name = "N", default_value_t = 1,
+          value_parser = number::whole::<u64>("repetitions", 0..=MOST_OPERATIONS))]
     pub(crate) run_cycles: u64,
     /// Milliseconds that a batch takes.
-    #[arg(long, value_name = "MS", default_value_t = 5.0, conflicts_with = "iters")]
+    #[arg(long, value_name = "MS", default_value_t = 5.0, conflicts_with = "iters",
+          value_parser = number::real("milliseconds", 0.001..=3_600_000.0))]
     pub(crate) rep_ms: f64,
     /// Batches per measurement, at most; as many as fit into half a second, and 5 at least.
-    #[arg(long, value_name = "N", default_value_t = 31, conflicts_with = "iters")]
+    #[arg(long, value_name = "N", default_value_t = 31, conflicts_with = "iters",
+          value_parser = number::whole::<u32>("batches", 1..=1_000_000))]
     pub(crate) reps: u32,
     /// Operations that are checked, element by element, before and again after the timing; 0: none.
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 1,
+          value_parser = number::whole::<u32>("operations", 0..=1_000_000))]
     pub(crate) check: u32,
     /// How the ranks' times become one: 0 rank 0's, 1 average, 2 fastest, 3 slowest.
     #[arg(short = 'a', long, value_enum, value_name = "0-3", default_value_t = Across::Max)]
@@ -69,22 +76,23 @@ pub(crate) struct BenchArgs {
 
     /// Starts this many processes here [default: the ranks of a job that this process is part of; else one for each
     /// allowed CPU, at least 2, at most 8].
-    #[arg(long, value_name = "N", value_parser = parse_ranks)]
+    #[arg(long, value_name = "N", value_parser = number::whole::<u32>("processes", 1..=1024))]
     pub(crate) ranks: Option<u32>,
     /// Binds local rank r to core r mod allowed cores, or leaves it to the system.
     #[arg(long, value_enum, default_value_t = Bind::Auto)]
     pub(crate) bind: Bind,
     /// Only this transport, such as tcp.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = choice::transport)]
     pub(crate) transport: Option<String>,
-    /// Only this algorithm, where it does the collective.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) algorithm: Option<String>,
+    /// Only this algorithm.
+    #[arg(long, value_name = "NAME", value_parser = choice::algorithm)]
+    pub(crate) algorithm: Option<&'static Algorithm>,
     /// This many channels.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    #[arg(long, value_name = "N", value_parser = number::whole::<u32>("channels", 1..=16))]
     pub(crate) channels: Option<u32>,
     /// Seconds that an operation may take before the run fails; 0: the library's default.
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 0,
+          value_parser = number::whole::<u64>("seconds", 0..=31_536_000))]
     pub(crate) timeout: u64,
 
     /// 1: columns with the spread of single operations.
@@ -93,7 +101,7 @@ pub(crate) struct BenchArgs {
     pub(crate) per_iter_timing: bool,
     /// Single operations that do not count at the start of their pass.
     #[arg(short = 'K', long = "per_iter_skip", value_name = "N", default_value_t = 0,
-          value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+          value_parser = number::whole::<u64>("operations", 0..=1_000_000))]
     pub(crate) per_iter_skip: u64,
     /// 1: a column with the time of day.
     #[arg(short = 'S', long = "report_timestamps", value_name = "0|1", default_value = "0", action = ArgAction::Set,
@@ -103,10 +111,10 @@ pub(crate) struct BenchArgs {
     #[arg(short = 'M', long, value_name = "0|1", default_value = "0", action = ArgAction::Set,
           value_parser = parse_switch)]
     pub(crate) memory: bool,
-    /// Writes a CSV file; - writes it to standard output, in place of the table.
+    /// Writes a CSV file, line by line; - writes to standard output, and the table to standard error.
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
-    /// Writes a JSON file with nccl-tests' keys.
+    /// Writes a JSON file with nccl-tests' keys, also if the run fails or is interrupted; - as for --csv.
     #[arg(short = 'J', long = "json", visible_alias = "output_file", value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
 
@@ -117,13 +125,17 @@ pub(crate) struct BenchArgs {
     pub(crate) member: Option<Member>,
 }
 
+/// More operations than this take years.
+const MOST_OPERATIONS: u64 = 1_000_000_000_000;
+
 const AFTER_HELP: &str = "\
 Examples:
   rondel bench all_reduce                              all CPUs of this host, 8 B to 64 MiB
   rondel bench all_gather --ranks 4 -b 1M -e 1M -d half
   mpirun -np 8 rondel bench all_reduce --csv out.csv   joins the job's ranks
 
-Exit status: 0 if all results were right, 1 if not or if a rank failed, 2 if the command line has no meaning.";
+Exit status: 0 if all results were right, 1 if not or if a rank failed, 2 if the command line has no meaning, 128 and
+the number of the signal if it was interrupted.";
 
 /// Which buffers are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -284,16 +296,6 @@ fn parse_switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// More local processes than this are a mistake rather than a wish.
-const MOST_RANKS: u32 = 1024;
-
-fn parse_ranks(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(ranks @ 1..=MOST_RANKS) => Ok(ranks),
-        _ => Err(format!("give the number of processes to start, from 1 to {MOST_RANKS}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,7 +353,7 @@ mod tests {
             ("all_reduce --ranks two", ["'two'", "from 1 to 1024"]),
             ("all_sum", ["all_sum", "all_reduce, reduce_scatter"]),
             ("all_reduce -b 8T", ["8T", "64K"]),
-            ("all_reduce -n 0", ["'0'", "1.."]),
+            ("all_reduce -n 0", ["'0'", "operations from 1 to 1000000000000"]),
             ("all_reduce --place inside", ["inside", "in, out, both"]),
             ("all_reduce --rank 2", ["--rank", "--ranks"]),
             ("all_reduce -i 8 -f 2", ["--stepbytes", "--stepfactor"]),

@@ -1,8 +1,9 @@
 //! Memory that operations work on.
 
+use crate::{memory, size::Bytes, stop::Stop};
 use rondel::Element;
 use std::{
-    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
+    alloc::{Layout, alloc_zeroed, dealloc},
     ptr::NonNull,
 };
 
@@ -20,12 +21,21 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     /// `len` bytes that start `offset` bytes into a page.
-    pub(crate) fn new(len: usize, offset: usize) -> Self {
-        let room = (offset + len).next_multiple_of(PAGE).max(PAGE);
-        let layout = Layout::from_size_align(room, PAGE).expect("the memory was checked before the run");
+    pub(crate) fn new(len: usize, offset: usize) -> Result<Self, Stop> {
+        let refused = || {
+            let limit =
+                memory::address_space().map_or("no limit".to_owned(), |limit| Bytes(limit).to_string());
+            Stop::Failed(format!(
+                "the system refuses a buffer of {}; lower -e or --ranks, or raise the limit of a process's memory (ulimit \
+                 -v, now {limit})",
+                Bytes(len as u64)
+            ))
+        };
+        let room = len.checked_add(offset + PAGE - 1).ok_or_else(refused)? / PAGE * PAGE;
+        let layout = Layout::from_size_align(room.max(PAGE), PAGE).map_err(|_| refused())?;
         // SAFETY: the layout is not empty.
-        let Some(base) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
-        Buffer { base, layout, offset, len }
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
+        Ok(Buffer { base, layout, offset, len })
     }
     /// All of it.
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -84,17 +94,25 @@ mod tests {
 
     #[test]
     fn buffers_start_where_they_should() {
-        let aligned = Buffer::new(100, 0);
+        let aligned = Buffer::new(100, 0).unwrap();
         assert_eq!(aligned.bytes().as_ptr() as usize % PAGE, 0);
         assert_eq!(aligned.elements::<f32>().len(), 25);
-        let off = Buffer::new(4096, 4);
+        let off = Buffer::new(4096, 4).unwrap();
         assert_eq!(off.bytes().as_ptr() as usize % PAGE, 4);
-        assert_eq!(Buffer::new(0, 0).bytes().len(), 0);
+        assert_eq!(Buffer::new(0, 0).unwrap().bytes().len(), 0);
+    }
+
+    #[test]
+    fn memory_that_the_system_refuses_is_named_in_bytes() {
+        for len in [1 << 62, usize::MAX, isize::MAX as usize] {
+            let text = Buffer::new(len, 0).unwrap_err().to_string();
+            assert!(text.contains(&format!("refuses a buffer of {};", Bytes(len as u64))), "{text}");
+        }
     }
 
     #[test]
     fn touching_changes_nothing() {
-        let mut buffer = Buffer::new(1000, 8);
+        let mut buffer = Buffer::new(1000, 8).unwrap();
         buffer.bytes_mut().iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
         let before = buffer.bytes().to_vec();
         buffer.rewrite();

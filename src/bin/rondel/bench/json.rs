@@ -177,11 +177,12 @@ impl Collector {
             timestamp: self.timestamps.then(|| moment::utc(row.finished)),
         });
     }
-    /// The text of the file.
-    pub(crate) fn finish(mut self, total: &Total) -> String {
+    /// The text of the file with all rows so far. `errors`: why it ends with them, if it was to have more.
+    pub(crate) fn document(&mut self, total: &Total, errors: &[&str]) -> String {
         let wrong = total.wrong();
         self.document.out_of_bounds = OutOfBounds { count: wrong, okay: wrong.unwrap_or(0) == 0 };
         self.document.average_bus_bandwidth = total.average_busbw();
+        self.document.errors = errors.iter().map(|&error| error.to_owned()).collect();
         self.document.end_time = moment::utc(moment::now());
         let text = serde_json::to_string_pretty(&self.document).expect("plain data with string keys");
         text + "\n"
@@ -233,7 +234,7 @@ mod tests {
         collector.add(&sample::row());
         let mut total = Total::default();
         total.add(&sample::row(), 4);
-        serde_json::from_str(&collector.finish(&total)).unwrap()
+        serde_json::from_str(&collector.document(&total, &["rank 1 died"])).unwrap()
     }
 
     #[test]
@@ -242,6 +243,7 @@ mod tests {
         for key in ["version", "start_time", "args", "env", "nccl_version", "config", "end_time", "errors"] {
             assert!(document.get(key).is_some(), "{key}");
         }
+        assert_eq!(document["errors"][0], "rank 1 died");
         assert_eq!(document["devices"][1]["hostname"], "right");
         assert_eq!(document["devices"][1]["pid"], 12);
         let result = &document["results"][0];

@@ -4,7 +4,7 @@ use super::{
     args::Member,
     shared::{Reported, Shared, UNIQUE_ID_BYTES},
 };
-use crate::stop::Stop;
+use crate::{signals::Signals, stop::Stop};
 use rondel::bootstrap::UniqueId;
 use std::{
     collections::BTreeMap,
@@ -20,6 +20,8 @@ pub(crate) const WRONG: u8 = 1;
 const GRACE: Duration = Duration::from_millis(2500);
 /// How long ranks may take to end after they were told to.
 const LAST_GRACE: Duration = Duration::from_millis(500);
+/// How long rank 0 may take to write what was measured before a signal came.
+const SIGNAL_GRACE: Duration = Duration::from_secs(2);
 /// How often ranks are looked at after one has failed.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -34,6 +36,8 @@ enum End {
     Gave,
     /// It failed and said why.
     Failed(String),
+    /// It tidied up after this signal, or nobody reads its output any more.
+    Signalled(i32),
     /// It ended in some other way.
     Died(String),
     /// It was killed by us, after another one had failed.
@@ -43,6 +47,7 @@ enum End {
 /// Runs `nranks` local ranks of the present command line. The answer is the exit status.
 pub(crate) fn run(nranks: u32) -> Result<u8, Stop> {
     let refused = |what: &str, e: io::Error| Stop::Failed(format!("cannot {what}: {e}"));
+    let signals = Signals::block(&[libc::SIGCHLD]).map_err(|e| refused("block signals", e))?;
     let shared = Shared::create(nranks).map_err(|e| refused("share memory with the ranks", e))?;
     let loopback = Some("=lo");
     let id = UniqueId::generate(None, loopback, None)
@@ -53,11 +58,14 @@ pub(crate) fn run(nranks: u32) -> Result<u8, Stop> {
     let mut ranks = Ranks { shared: &shared, running: BTreeMap::new(), ends: Vec::new() };
     for rank in 0..nranks {
         let member = Member { rank, nranks, descriptor: shared.descriptor() };
-        let child = spawn(member).map_err(|e| refused(&format!("start rank {rank}"), e))?;
+        let child = spawn(member, signals).map_err(|e| refused(&format!("start rank {rank}"), e))?;
         ranks.running.insert(rank, child);
     }
-    ranks.wait()?;
+    let signalled = ranks.wait(&signals).map_err(|e| refused("wait for the ranks", e))?;
     let ends = std::mem::take(&mut ranks.ends);
+    if let Some(signal) = signalled {
+        return Err(Stop::Signal(signal));
+    }
     let texts = complaints(&ends);
     if !texts.is_empty() {
         return Err(Stop::Failed(texts.join("\n")));
@@ -66,12 +74,21 @@ pub(crate) fn run(nranks: u32) -> Result<u8, Stop> {
 }
 
 /// Starts a rank that ends when this process does.
-fn spawn(member: Member) -> io::Result<Child> {
+fn spawn(member: Member, signals: Signals) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).arg("--member").arg(member.to_string());
     command.stdin(Stdio::null());
     let parent = std::process::id();
     let prepare = move || {
+        signals.release();
+        if member.rank != 0 {
+            // What comes from the terminal comes to all at once; rank 0 and this process see to it.
+            // SAFETY: a call of the kernel that is allowed between fork and exec.
+            unsafe {
+                libc::signal(libc::SIGINT, libc::SIG_IGN);
+                libc::signal(libc::SIGHUP, libc::SIG_IGN);
+            }
+        }
         // SAFETY: calls of the kernel that are allowed between fork and exec; they touch no memory.
         let inherited = unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == 0
@@ -95,18 +112,39 @@ struct Ranks<'a> {
 }
 
 impl Ranks<'_> {
-    /// Returns when no rank runs any more.
-    fn wait(&mut self) -> Result<(), Stop> {
+    /// Returns when no rank runs any more; with the signal that ended the run, if one did.
+    fn wait(&mut self, signals: &Signals) -> io::Result<Option<i32>> {
         while !self.running.is_empty() && !self.ends.iter().any(|(_, end)| is_failure(end)) {
-            wait_for_any_child().map_err(|e| Stop::Failed(format!("cannot wait for the ranks: {e}")))?;
-            self.reap();
+            match signals.wait()? {
+                libc::SIGCHLD => self.reap(),
+                signal => {
+                    self.end_by(signal, signals);
+                    return Ok(Some(signal));
+                }
+            }
         }
-        let stuck = |ranks: &Self| ranks.shared.waiting() as usize >= ranks.running.len();
-        self.reap_until(GRACE, stuck);
-        self.shared.abort();
-        self.reap_until(LAST_GRACE, |_| false);
+        let signalled = self.ends.iter().find_map(|(_, end)| match end {
+            End::Signalled(signal) => Some(*signal),
+            _ => None,
+        });
+        if signalled.is_none() {
+            let stuck = |ranks: &Self| ranks.shared.waiting() as usize >= ranks.running.len();
+            self.reap_until(GRACE, stuck);
+            self.shared.abort();
+            self.reap_until(LAST_GRACE, |_| false);
+        }
         self.kill();
-        Ok(())
+        Ok(signalled)
+    }
+    /// Lets rank 0 write what it has. Another signal ends this process at once, and the ranks with it.
+    fn end_by(&mut self, signal: i32, signals: &Signals) {
+        signals.release();
+        if let Some(child) = self.running.get(&0) {
+            // SAFETY: a signal to a child that was not collected yet, so that the number is still its own.
+            unsafe { libc::kill(child.id() as i32, signal) };
+        }
+        self.reap_until(SIGNAL_GRACE, |ranks| !ranks.running.contains_key(&0));
+        self.kill();
     }
     /// Collects ranks until all have ended, `enough` is, or the time is over.
     fn reap_until(&mut self, patience: Duration, enough: impl Fn(&Self) -> bool) {
@@ -147,24 +185,6 @@ impl Drop for Ranks<'_> {
     }
 }
 
-/// Blocks until a child has ended, and leaves it to be collected.
-fn wait_for_any_child() -> io::Result<()> {
-    loop {
-        // SAFETY: the structure is plain data that the call fills.
-        let answer = unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            libc::waitid(libc::P_ALL, 0, &raw mut info, libc::WEXITED | libc::WNOWAIT)
-        };
-        if answer == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-}
-
 fn is_failure(end: &End) -> bool {
     !matches!(end, End::Done | End::Wrong)
 }
@@ -175,6 +195,7 @@ fn end_of(status: ExitStatus, reported: Reported) -> End {
         (Some(_), Reported::GaveUp) => End::Gave,
         (Some(_), Reported::Failed(text)) => End::Failed(text),
         (Some(code), Reported::Nothing) if code == i32::from(WRONG) => End::Wrong,
+        (Some(code @ 129..=159), Reported::Nothing) => End::Signalled(code - 128),
         (Some(code), Reported::Nothing) => End::Died(format!("exited with status {code}")),
         (None, _) => End::Died(format!("was killed by signal {}", status.signal().unwrap_or(0))),
     }
@@ -191,7 +212,7 @@ fn complaints(ends: &[(u32, End)]) -> Vec<String> {
         match end {
             End::Died(text) => died.entry(text).or_default().push(*rank),
             End::Failed(text) => failed.entry(text).or_default().push(*rank),
-            End::Done | End::Wrong | End::Gave | End::Killed => {}
+            End::Done | End::Wrong | End::Gave | End::Signalled(_) | End::Killed => {}
         }
     }
     let said = failed.len();
@@ -251,6 +272,7 @@ mod tests {
         assert_eq!(end_of(exited(1), failed), End::Failed("why".into()));
         assert_eq!(end_of(exited(1), Reported::GaveUp), End::Gave);
         assert_eq!(end_of(exited(101), Reported::Nothing), End::Died("exited with status 101".into()));
+        assert_eq!(end_of(exited(130), Reported::Nothing), End::Signalled(2));
         let killed = end_of(ExitStatus::from_raw(9), Reported::Nothing);
         assert_eq!(killed, End::Died("was killed by signal 9".into()));
     }

@@ -117,6 +117,9 @@ const MIN_BATCHES: f64 = 5.0;
 /// The pass that times single operations takes about this long.
 const LATENCY_US: f64 = 5e4;
 
+/// More single operations than this are not timed: each time is kept.
+const MOST_SAMPLES: u64 = 100_000;
+
 /// Measures one cell.
 pub(crate) fn measure(
     subject: &mut impl Subject,
@@ -136,7 +139,7 @@ pub(crate) fn measure(
     batches.sort_by(f64::total_cmp);
     let median_us = batches[batches.len() / 2];
     let samples = match schedule.count {
-        Count::Fixed(iters) => iters,
+        Count::Fixed(iters) => iters.min(MOST_SAMPLES),
         Count::Batches { batch_us, .. } => {
             (LATENCY_US.min(10.0 * batch_us) / median_us).clamp(MIN_BATCHES, 10_000.0) as u64
         }

@@ -25,7 +25,12 @@ pub(crate) struct Operation<'a> {
 
 impl<'a> Operation<'a> {
     /// Allocates the buffers; `unaligned` puts them one element off a page's start.
-    pub(crate) fn new(comm: &'a Communicator, cell: Cell, place: Place, unaligned: bool) -> Self {
+    pub(crate) fn new(
+        comm: &'a Communicator,
+        cell: Cell,
+        place: Place,
+        unaligned: bool,
+    ) -> Result<Self, Stop> {
         let offset = if unaligned { cell.dtype.size() } else { 0 };
         let op = cell.op.unwrap_or(Op::Sum);
         let has_root = cell.root.is_none_or(|root| root == comm.rank());
@@ -44,15 +49,15 @@ impl<'a> Operation<'a> {
             Place::Out => (send_blocks as usize * block, recv_blocks as usize * block),
             Place::In => (0, send_blocks.max(recv_blocks) as usize * block),
         };
-        Operation {
+        Ok(Operation {
             comm,
             cell,
             place,
             op: op.reduce_op(cell.dtype, comm.rank()),
             pattern: Pattern::new(cell.dtype, cell.op, comm.nranks()),
-            input: Buffer::new(input, offset),
-            output: Buffer::new(output, offset),
-        }
+            input: Buffer::new(input, offset)?,
+            output: Buffer::new(output, offset)?,
+        })
     }
 
     fn run_as<T: Element>(&mut self) -> rondel::Result<()> {

@@ -3,6 +3,7 @@
 use super::{
     args::BenchArgs,
     csv,
+    files::Files,
     json::{Collector, Config},
     row::{Row, Total},
     settings::Settings,
@@ -11,53 +12,19 @@ use super::{
 use crate::{size::Step, stop::Stop};
 use indicatif::{ProgressBar, ProgressStyle};
 use rondel::comm::MemberName;
-use std::{
-    fs::File,
-    io::{self, IsTerminal, Write},
-    path::Path,
-};
-
-/// Where results go besides the table.
-#[derive(Debug, Default)]
-pub(crate) struct Files {
-    csv: Option<File>,
-    json: Option<File>,
-}
-
-impl Files {
-    /// Creates them, so that what cannot be written is known before the run.
-    pub(crate) fn create(args: &BenchArgs) -> Result<Self, Stop> {
-        let create = |path: &Path, flag: &str| {
-            File::create(path).map_err(|e| {
-                Stop::Usage(format!(
-                    "cannot write {flag} {}: {e}; give a file in a directory that exists and that you may write to",
-                    path.display()
-                ))
-            })
-        };
-        let csv = args.csv.as_deref().filter(|path| !is_stdout(path));
-        Ok(Files {
-            csv: csv.map(|path| create(path, "--csv")).transpose()?,
-            json: args.json.as_deref().map(|path| create(path, "--json")).transpose()?,
-        })
-    }
-}
-
-/// `-` means standard output.
-fn is_stdout(path: &Path) -> bool {
-    path == Path::new("-")
-}
+use std::io::{self, IsTerminal, Write};
 
 /// Everything that one run prints and writes.
 #[derive(Debug)]
 pub(crate) struct Report {
-    table: Option<Table>,
-    csv: Option<File>,
-    csv_to_stdout: bool,
-    json: Option<(File, Collector)>,
+    table: Table,
+    files: Files,
+    collector: Collector,
     total: Total,
     progress: ProgressBar,
     nranks: u32,
+    /// All is written.
+    over: bool,
 }
 
 impl Report {
@@ -65,32 +32,30 @@ impl Report {
     pub(crate) fn start(
         args: &BenchArgs,
         settings: &Settings,
-        files: Files,
         members: &[MemberName],
         cells: u64,
     ) -> Result<Self, Stop> {
         let nranks = members.len() as u32;
-        let csv_to_stdout = args.csv.as_deref().is_some_and(is_stdout);
         let table = Table { nranks, per_iter: args.per_iter_timing, timestamps: args.report_timestamps };
         let config = config(args, settings, nranks);
-        let collector =
-            |file| (file, Collector::new(config, members, args.per_iter_timing, args.report_timestamps));
         let mut report = Report {
-            table: (!csv_to_stdout).then_some(table),
-            csv: files.csv,
-            csv_to_stdout,
-            json: files.json.map(collector),
+            table,
+            files: Files::create(args)?,
+            collector: Collector::new(config, members, args.per_iter_timing, args.report_timestamps),
             total: Total::default(),
             progress: progress(cells),
             nranks,
+            over: false,
         };
         report.write_csv(csv::HEAD)?;
-        if report.table.is_some() {
-            report.print(&head(settings, members))?;
-            report.print(&table.head())?;
+        if let Some(json) = &mut report.files.json {
+            json.draft(&report.collector.document(&report.total, &["it was ended before it could say why"]))?;
         }
+        report.print(&head(settings, members))?;
+        report.print(&table.head())?;
         if let Some(note) = settings.rounding(nranks) {
-            report.progress.suspend(|| writeln!(io::stderr(), "rondel: {note}")).map_err(unwritable)?;
+            let say = || writeln!(io::stderr(), "rondel: {note}");
+            report.progress.suspend(say).map_err(|e| Stop::unwritable(&e))?;
         }
         Ok(report)
     }
@@ -101,57 +66,55 @@ impl Report {
     /// A cell is measured.
     pub(crate) fn add(&mut self, row: &Row) -> Result<(), Stop> {
         self.total.add(row, self.nranks);
-        if let Some(table) = &self.table {
-            self.print(&table.row(row))?;
+        if self.files.json.is_some() {
+            self.collector.add(row);
         }
         self.write_csv(&csv::lines(row, self.nranks))?;
-        if let Some((_, collector)) = &mut self.json {
-            collector.add(row);
-        }
+        self.print(&self.table.row(row))?;
         self.progress.inc(1);
         Ok(())
     }
     /// A remark between the rows and the foot.
     pub(crate) fn remark(&mut self, text: &str) -> Result<(), Stop> {
-        match self.table {
-            Some(_) => self.print(&format!("# {text}\n")),
-            None => Ok(()),
-        }
+        self.print(&format!("# {text}\n"))
     }
     /// Says how it went, and writes what is written at the end.
-    pub(crate) fn finish(mut self, test: &str) -> Result<(), Stop> {
-        self.progress.finish_and_clear();
-        if let Some(table) = self.table {
-            let foot = table.foot(&self.total);
-            self.print(&format!("{foot}# Collective test concluded: {test}\n"))?;
-        }
-        if let Some((mut file, collector)) = self.json.take() {
-            file.write_all(collector.finish(&self.total).as_bytes()).map_err(unwritable)?;
-        }
-        Ok(())
+    pub(crate) fn finish(&mut self, test: &str) -> Result<(), Stop> {
+        self.conclude(&[], &format!("Collective test concluded: {test}"))
+    }
+    /// The same for a run that ends before all is measured. Does nothing after one that was finished.
+    pub(crate) fn give_up(&mut self, why: &str) -> Result<(), Stop> {
+        self.conclude(&[why], &format!("Ended early, with what was measured so far: {why}"))
     }
 
+    fn conclude(&mut self, errors: &[&str], last: &str) -> Result<(), Stop> {
+        if std::mem::replace(&mut self.over, true) {
+            return Ok(());
+        }
+        self.progress.finish_and_clear();
+        // The files come first: standard output may be closed.
+        if let Some(json) = &mut self.files.json {
+            json.replace(&self.collector.document(&self.total, errors))?;
+        }
+        let foot = self.table.foot(&self.total);
+        self.print(&format!("{foot}# {}\n", last.replace('\n', "\n# ")))
+    }
+    /// The table goes to standard error where something else goes to standard output.
     fn print(&self, text: &str) -> Result<(), Stop> {
         let write = || {
+            if self.files.take_stdout() {
+                return io::stderr().write_all(text.as_bytes());
+            }
             let mut out = io::stdout().lock();
             out.write_all(text.as_bytes())?;
             out.flush()
         };
-        self.progress.suspend(write).map_err(unwritable)
+        self.progress.suspend(write).map_err(|e| Stop::unwritable(&e))
     }
     fn write_csv(&mut self, text: &str) -> Result<(), Stop> {
-        if self.csv_to_stdout {
-            self.print(text)?;
-        }
-        match &mut self.csv {
-            Some(file) => file.write_all(text.as_bytes()).map_err(unwritable),
-            None => Ok(()),
-        }
+        let Some(csv) = &mut self.files.csv else { return Ok(()) };
+        self.progress.suspend(|| csv.append(text))
     }
-}
-
-fn unwritable(error: io::Error) -> Stop {
-    Stop::Failed(format!("results cannot be written: {error}"))
 }
 
 fn progress(cells: u64) -> ProgressBar {
@@ -203,6 +166,7 @@ fn config(args: &BenchArgs, settings: &Settings, nranks: u32) -> Config {
 mod tests {
     use super::*;
     use clap::Parser;
+    use rondel::env::Env;
 
     #[derive(Debug, Parser)]
     struct Line {
@@ -216,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_head_names_every_rank_with_its_process_and_host() {
-        let settings = Settings::new(&args("all_reduce -b 8 -e 64 -n 20")).unwrap();
+        let settings = Settings::new(&args("all_reduce -b 8 -e 64 -n 20"), &Env::parse([]).unwrap()).unwrap();
         let member = |hostname: &str, pid| MemberName { hostname: hostname.to_owned(), pid };
         let members = [member("left", 11), member("right", 1234567)];
         let want = format!(
@@ -226,15 +190,5 @@ mod tests {
             env!("CARGO_PKG_VERSION")
         );
         assert_eq!(head(&settings, &members), want);
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_written_is_refused_by_name() {
-        let error = Files::create(&args("all_reduce --csv /nowhere/at/all.csv")).unwrap_err();
-        assert_eq!(error.code(), 2);
-        assert!(error.to_string().contains("--csv /nowhere/at/all.csv"), "{error}");
-        let error = Files::create(&args("all_reduce -J /nowhere/at/all.json")).unwrap_err();
-        assert!(error.to_string().contains("--json /nowhere/at/all.json"), "{error}");
-        assert!(Files::create(&args("all_reduce --csv -")).unwrap().csv.is_none());
     }
 }

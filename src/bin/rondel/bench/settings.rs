@@ -7,10 +7,16 @@ use super::{
     test::{Op, Test},
 };
 use crate::{
+    choice::{self, Asked},
+    memory::Available,
     size::{Bytes, Step, Sweep},
     stop::Stop,
 };
-use rondel::{DataType, plan::Rank};
+use rondel::{
+    DataType,
+    env::Env,
+    plan::{Rank, Shape},
+};
 
 /// Which ranks are root, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +36,7 @@ pub(crate) struct Settings {
     pub(crate) places: Vec<Place>,
     /// How each cell is measured.
     pub(crate) schedule: Schedule,
+    algorithm: Option<Asked>,
     dtypes: Vec<DataType>,
     ops: Vec<Option<Op>>,
     roots: Roots,
@@ -40,7 +47,7 @@ const DEFAULT_MAX: Bytes = Bytes(64 << 20);
 
 impl Settings {
     /// Checks everything that does not depend on the number of ranks.
-    pub(crate) fn new(args: &BenchArgs) -> Result<Self, Stop> {
+    pub(crate) fn new(args: &BenchArgs, env: &Env) -> Result<Self, Stop> {
         if let Some(refusal) = args.foreign.refusal() {
             return Err(Stop::Usage(refusal));
         }
@@ -66,11 +73,12 @@ impl Settings {
                 Stop::Usage(format!("-r {rank:?} is no root: give the number of a rank, from 0, or all"))
             })?),
         };
-        if args.rep_ms.is_nan() || args.rep_ms <= 0.0 {
-            return Err(Stop::Usage(format!("--rep-ms {}: give a time above 0", args.rep_ms)));
+        if let Some(name) = env.transport.as_ref().filter(|_| args.transport.is_none()) {
+            choice::transport(name).map_err(|e| Stop::Usage(format!("RONDEL_TRANSPORT: {e}")))?;
         }
         Ok(Settings {
             test,
+            algorithm: algorithm(args, env)?,
             sweep: sweep(args)?,
             places: places(test, args.place)?,
             schedule: Schedule {
@@ -102,20 +110,34 @@ impl Settings {
             _ => Ok(()),
         }
     }
+    /// Checks that an algorithm that was asked for does the collective for one of these shapes at least.
+    pub(crate) fn check_algorithm(&self, shapes: &[Shape]) -> Result<(), Stop> {
+        self.algorithm.map_or(Ok(()), |asked| asked.check(self.test.collective(), shapes))
+    }
     /// Checks that the buffers of `local_ranks` ranks fit into the memory that is left.
-    pub(crate) fn check_memory(&self, local_ranks: u32, available: u64) -> Result<(), Stop> {
-        let largest = if self.test == Test::Barrier { 0 } else { self.sweep.ends().1 };
-        let need = largest.saturating_mul(2).saturating_mul(u64::from(local_ranks));
-        if need <= available {
+    pub(crate) fn check_memory(&self, local_ranks: u32, available: Available) -> Result<(), Stop> {
+        if self.test == Test::Barrier {
             return Ok(());
         }
-        Err(Stop::Usage(format!(
-            "not enough memory: {local_ranks} ranks with two buffers of {} need {}, {} are available here; lower -e or \
-             --ranks",
+        let largest = self.sweep.sizes().last().unwrap_or(0);
+        let buffers = if self.places.contains(&Place::Out) { 2 } else { 1 };
+        let (each, together) = (largest * buffers, largest * buffers * u64::from(local_ranks));
+        let need = format!(
+            "not enough memory: {local_ranks} ranks with {buffers} buffers of {} each need {}",
             Bytes(largest),
-            Bytes(need),
-            Bytes(available)
-        )))
+            Bytes(together)
+        );
+        match available {
+            Available { each: Some(limit), .. } if each > limit => Err(Stop::Usage(format!(
+                "{need}, which is {} a rank, but a process may have {} (ulimit -v); lower -e or raise that limit",
+                Bytes(each),
+                Bytes(limit)
+            ))),
+            Available { together: Some(left), .. } if together > left => {
+                Err(Stop::Usage(format!("{need}, {} are available here; lower -e or --ranks", Bytes(left))))
+            }
+            _ => Ok(()),
+        }
     }
     /// Everything that is measured, in order.
     pub(crate) fn cells(&self, nranks: u32) -> Vec<Cell> {
@@ -157,6 +179,16 @@ impl Settings {
             (size / block).max(1) * block
         ))
     }
+}
+
+/// The algorithm that was asked for. What stands in NCCL's variable is a preference for whatever it suits.
+fn algorithm(args: &BenchArgs, env: &Env) -> Result<Option<Asked>, Stop> {
+    if let Some(algorithm) = args.algorithm {
+        return Ok(Some(Asked { algorithm, by: "--algorithm" }));
+    }
+    let Some(name) = &env.algorithm else { return Ok(None) };
+    let algorithm = choice::algorithm(name).map_err(|e| Stop::Usage(format!("RONDEL_ALGORITHM: {e}")))?;
+    Ok(Some(Asked { algorithm, by: "RONDEL_ALGORITHM" }))
 }
 
 fn sweep(args: &BenchArgs) -> Result<Sweep, Stop> {
@@ -204,9 +236,13 @@ mod tests {
     }
 
     fn settings(line: &str) -> Result<Settings, Stop> {
-        Settings::new(
-            &Line::try_parse_from(std::iter::once("bench").chain(line.split_whitespace())).unwrap().args,
-        )
+        settings_in(line, &[])
+    }
+
+    fn settings_in(line: &str, vars: &[(&str, &str)]) -> Result<Settings, Stop> {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        let vars = vars.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        Settings::new(&Line::try_parse_from(words).unwrap().args, &Env::parse(vars).unwrap())
     }
 
     fn refused(line: &str, parts: &[&str]) {
@@ -249,7 +285,6 @@ mod tests {
     #[test]
     fn what_has_no_meaning_is_refused() {
         refused("all_reduce -b 64 -e 8", &["-b 64", "-e 8"]);
-        refused("all_reduce -f 1", &["-f 1"]);
         refused("all_reduce -i 0", &["-i 0"]);
         refused("all_reduce -d float128", &["float128", "bfloat16", "or all"]);
         refused("all_reduce -o mean", &["mean", "mulsum or all"]);
@@ -257,7 +292,6 @@ mod tests {
         refused("reduce -r first", &["\"first\"", "or all"]);
         refused("all_to_all --place in", &["--place in", "all_to_all", "--place out"]);
         refused("broadcast --place out", &["--place out", "broadcast", "--place in"]);
-        refused("all_reduce --rep-ms 0", &["--rep-ms 0"]);
         refused("all_reduce -G 1", &["-G/--cudagraph"]);
     }
 
@@ -271,13 +305,47 @@ mod tests {
 
     #[test]
     fn memory_that_does_not_fit_is_refused_with_need_and_have() {
-        let settings = settings("all_reduce -e 1G").unwrap();
-        assert!(settings.check_memory(4, 8 << 30).is_ok());
-        let text = settings.check_memory(8, 8 << 30).unwrap_err().to_string();
+        let check = |line: &str, ranks, each, together| {
+            let available = Available { each, together };
+            settings(line).unwrap().check_memory(ranks, available).map_err(|stop| stop.to_string())
+        };
+        let (gib, all) = (1u64 << 30, "all_reduce -e 1G -b 1G");
+        assert_eq!(check(all, 4, Some(2 * gib), Some(8 * gib)), Ok(()));
+        assert_eq!(
+            check(all, 8, None, Some(8 * gib)).unwrap_err(),
+            "not enough memory: 8 ranks with 2 buffers of 1 GiB each need 16 GiB, 8 GiB are available here; lower -e or \
+             --ranks"
+        );
+        let one = check(all, 4, Some(gib), Some(8 * gib)).unwrap_err();
+        assert!(one.contains("is 2 GiB a rank, but a process may have 1 GiB (ulimit -v)"), "{one}");
+        assert_eq!(check("all_reduce -b 1G --place in", 8, None, Some(8 * gib)), Ok(()));
+        assert_eq!(check("barrier -b 1G", 8, None, Some(gib)), Ok(()));
+        // Sizes that a factor steps over are not measured.
+        assert_eq!(check("all_reduce -b 8 -e 100G -f 1000000000", 2, None, Some(gib * 60)), Ok(()));
+        assert!(check("all_reduce -b 1048576G", 1024, None, Some(1 << 60)).is_err());
+    }
+
+    #[test]
+    fn an_algorithm_or_transport_in_the_environment_is_checked_as_one_on_the_command_line() {
+        let flat = [Shape::flat(4)];
+        let check = |line: &str, vars: &[(&str, &str)]| {
+            settings_in(line, vars).and_then(|s| s.check_algorithm(&flat)).map_err(|stop| stop.to_string())
+        };
+        let text = check("all_reduce", &[("RONDEL_ALGORITHM", "rings")]).unwrap_err();
         assert!(
-            ["8 ranks", "1 GiB", "16 GiB", "8 GiB", "lower -e"].iter().all(|part| text.contains(part)),
+            text.starts_with("RONDEL_ALGORITHM: unknown algorithm \"rings\": use one of ring, "),
             "{text}"
         );
+        let text = check("barrier", &[("RONDEL_ALGORITHM", "ring")]).unwrap_err();
+        assert!(text.starts_with("RONDEL_ALGORITHM=ring does no barrier among 4 ranks"), "{text}");
+        let text = check("all_reduce", &[("RONDEL_TRANSPORT", "pigeon")]).unwrap_err();
+        assert!(text.starts_with("RONDEL_TRANSPORT: unknown transport \"pigeon\": use one of "), "{text}");
+        let text = check("barrier --algorithm ring", &[]).unwrap_err();
+        assert!(text.starts_with("--algorithm=ring does no barrier among 4 ranks"), "{text}");
+        // The command line comes first, and NCCL's variable is a preference.
+        let vars = [("RONDEL_ALGORITHM", "rings"), ("RONDEL_TRANSPORT", "pigeon")];
+        assert_eq!(check("all_reduce --algorithm ring --transport tcp", &vars), Ok(()));
+        assert_eq!(check("barrier", &[("NCCL_ALGO", "Ring")]), Ok(()));
     }
 
     #[test]

@@ -117,8 +117,11 @@ impl Shared {
     pub(crate) fn waiting(&self) -> u32 {
         self.head().arrived.0.load(Ordering::Acquire)
     }
-    /// Leaves for the parent why a rank stops; what is too long is cut.
+    /// Leaves for the parent why a rank stops; what is too long is cut. A signal is told by the exit status.
     pub(crate) fn report(&self, rank: u32, stop: &Stop) {
+        if matches!(stop, Stop::Signal(_)) {
+            return;
+        }
         let seat = self.seat(rank);
         let text = stop.to_string();
         let len = text.floor_char_boundary(TEXT_BYTES);

@@ -286,5 +286,5 @@ fn counterpart(call: &Call, waiter: Rank) -> Call {
 }
 
 fn is_collective(call: &Call) -> bool {
-    !matches!(call.collective, Collective::Send | Collective::Recv)
+    !call.collective.is_point_to_point()
 }

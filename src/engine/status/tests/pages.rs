@@ -108,10 +108,7 @@ fn every_kind_of_call_survives() {
     let (page, view) = page_and_view();
     let slot = page.open_slot(1, 0, u32::MAX).unwrap();
     let ops = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg].map(Some);
-    let kinds = [Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather];
-    let kinds = kinds.into_iter().chain([Collective::Broadcast, Collective::Reduce, Collective::AllToAll]);
-    let kinds = kinds.chain([Collective::Gather, Collective::Scatter, Collective::Barrier]);
-    for collective in kinds.chain([Collective::Send, Collective::Recv]) {
+    for collective in Collective::ALL {
         for dtype in DataType::ALL {
             for op in ops.into_iter().chain([None]) {
                 let call = Call { seq: u64::MAX, collective, dtype, op, count: u64::MAX, root: u32::MAX };

@@ -22,7 +22,7 @@ fn waiting(seq: u64, peer: Rank, seconds: f64) -> Option<WaitingFor> {
 
 /// A rank of the job's communicator that made these calls, and completed all collectives but an awaited one.
 fn rank(rank: Rank, nranks: u32, recent: Vec<Call>, waiting: Option<WaitingFor>) -> RankReport {
-    let is_collective = |call: &&Call| !matches!(call.collective, Collective::Send | Collective::Recv);
+    let is_collective = |call: &&Call| !call.collective.is_point_to_point();
     let entered = recent.iter().rfind(is_collective).copied();
     let last = entered.map_or(0, |call| call.seq);
     let completed = if waiting.is_some_and(|waiting| waiting.seq == last) { last - 1 } else { last };

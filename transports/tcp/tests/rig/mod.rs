@@ -6,7 +6,7 @@ use rondel_transport_api::{
     handshake::{Handshake, Hello, Key, Purpose},
 };
 use std::{
-    io::{ErrorKind, Read, Write},
+    io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
@@ -95,29 +95,6 @@ fn welcome(mut stream: &TcpStream) -> Option<Hello> {
         handshake.handle_input(&bytes[..read]).ok()?;
     }
     handshake.hello()
-}
-
-/// The client's side of a handshake, blocking: what somebody with the key could do.
-#[allow(dead_code, reason = "the benches and the suite do not intrude")]
-pub(crate) fn enter(address: SocketAddr, hello: Hello) -> TcpStream {
-    let mut stream = TcpStream::connect(address).expect("connected");
-    let mut handshake = Handshake::client(&KEY, hello);
-    let mut bytes = [0; 512];
-    while !handshake.is_done() {
-        let output = handshake.output().to_vec();
-        if !output.is_empty() {
-            stream.write_all(&output).expect("sent");
-            handshake.sent(output.len());
-            continue;
-        }
-        let want = handshake.wants();
-        match stream.read(&mut bytes[..want]) {
-            Ok(read) => drop(handshake.handle_input(&bytes[..read]).expect("welcome")),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => panic!("{error}"),
-        }
-    }
-    stream
 }
 
 /// Opens the loopback interface.
