@@ -139,6 +139,8 @@ fn answer(mut sleeper: Sleeper, rounds: u64) -> Sleeper {
         sleeper.send(round);
         sleeper.sleep_until("the end of its pong", |it| it.sent > round);
     }
+    // Clause 7: nobody polls it any more.
+    sleeper.endpoint.pause();
     sleeper
 }
 
