@@ -238,7 +238,7 @@ struct Open {
 
 /// The transports of this build, best first.
 pub fn built_in_transports() -> Vec<Arc<dyn Transport>> {
-    vec![Arc::new(rondel_tcp::TcpTransport)]
+    vec![Arc::new(rondel_shm::ShmTransport), Arc::new(rondel_tcp::TcpTransport)]
 }
 
 /// For each rank of the job, the endpoint that reaches it. Both ends choose by the lower rank's preference.
