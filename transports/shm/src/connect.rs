@@ -83,14 +83,19 @@ impl Dialer {
     /// Makes progress. Returns the connection once both ends have authenticated each other.
     pub(crate) fn poll(&mut self, wake: &Wake, lane: u32) -> Result<Option<UnixStream>, String> {
         if self.attempt.is_none() {
-            match socket::dial(&self.name).and_then(|stream| wake.watch(&stream, Source::Lane(lane)).map(|()| stream)) {
+            match socket::dial(&self.name)
+                .and_then(|stream| wake.watch(&stream, Source::Lane(lane)).map(|()| stream))
+            {
                 Ok(stream) => self.attempt = Some((stream, Handshake::client(&self.key, self.hello))),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.last = "it has more connections waiting than it takes".into();
                     return Ok(None);
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                    return Err(format!("nobody listens there any more: its process has ended ({})", self.last));
+                    return Err(format!(
+                        "nobody listens there any more: its process has ended ({})",
+                        self.last
+                    ));
                 }
                 Err(error) => return Err(error.to_string()),
             }
@@ -191,7 +196,8 @@ impl Door {
                     self.guests.push_back(Guest { stream, handshake, until: now + GUEST_WITHIN });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
                     tracing::warn!(%error, "connections for lanes cannot be accepted");
                     return;

@@ -41,7 +41,9 @@ pub(crate) unsafe fn copy_short(src: *const u8, dst: *mut u8, len: usize) {
 /// # Safety
 /// Both ranges are valid and do not overlap.
 pub(crate) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
-    let own = |from: usize| (from..(from + AHEAD).min(len)).step_by(LINE).for_each(|at| own_line(dst.wrapping_add(at)));
+    let own = |from: usize| {
+        (from..(from + AHEAD).min(len)).step_by(LINE).for_each(|at| own_line(dst.wrapping_add(at)))
+    };
     own(0);
     let mut at = 0;
     while at < len {

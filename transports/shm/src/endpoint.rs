@@ -32,11 +32,8 @@ const LOOK_EVERY: u32 = 32;
 const EAGER_BYTES: u32 = 16 << 10;
 
 /// Two ranks of one host.
-pub(crate) const LINK: Link = Link {
-    latency: Duration::from_nanos(150),
-    overhead: Duration::from_nanos(60),
-    bytes_per_sec: 8.0e9,
-};
+pub(crate) const LINK: Link =
+    Link { latency: Duration::from_nanos(150), overhead: Duration::from_nanos(60), bytes_per_sec: 8.0e9 };
 
 /// The port with its lanes. Made by [`ShmTransport`](crate::ShmTransport).
 pub struct ShmEndpoint {
@@ -393,7 +390,9 @@ impl Endpoint for ShmEndpoint {
         if !moved || self.polls.is_multiple_of(LOOK_EVERY) {
             self.wake_peers();
         }
-        if last_before_sleep && self.busy.iter().any(|&id| self.lanes[id as usize].live().is_some_and(Lane::is_runnable)) {
+        if last_before_sleep
+            && self.busy.iter().any(|&id| self.lanes[id as usize].live().is_some_and(Lane::is_runnable))
+        {
             // The budget is spent; a caller that sleeps after this poll must be woken for the rest.
             self.wake.ring();
         }

@@ -70,7 +70,10 @@ impl Inbox {
         if room {
             let refused = match sink {
                 Sink::Reduce { reduction, .. } if !(len as usize).is_multiple_of(reduction.dtype.size()) => {
-                    let what = format!("a reduction over {len} bytes of {:?}, which are no whole elements", reduction.dtype);
+                    let what = format!(
+                        "a reduction over {len} bytes of {:?}, which are no whole elements",
+                        reduction.dtype
+                    );
                     Some(Box::new(TransportError::Unsupported { what }))
                 }
                 _ => None,
@@ -112,10 +115,14 @@ impl Inbox {
         };
         let piece = piece_at(current.offset, current.len);
         let within = if piece <= INLINE { HEADER } else { LINE as usize };
-        if !current.drop && let Some(posted) = self.queue.front() {
+        if !current.drop
+            && let Some(posted) = self.queue.front()
+        {
             // SAFETY: the record lies in one piece of the mapping; the sink is lent for the posted length, which the
             // message's equals, and pieces never reach beyond that.
-            unsafe { deliver(&posted.sink, current.offset as usize, peer.at(place).add(within), piece as usize) };
+            unsafe {
+                deliver(&posted.sink, current.offset as usize, peer.at(place).add(within), piece as usize)
+            };
         }
         let told = self.reader.release(record_bytes(piece), own);
         current.offset += piece;

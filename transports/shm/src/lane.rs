@@ -10,9 +10,7 @@ use crate::{
     socket::{self, Heard, Word},
     wake::{self, Wake},
 };
-use rondel_transport_api::{
-    Config, Event, LaneId, LaneStats, Post, Sink, Slice, Token, TransportError,
-};
+use rondel_transport_api::{Config, Event, LaneId, LaneStats, Post, Sink, Slice, Token, TransportError};
 use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
     sync::atomic::{Ordering, fence},
@@ -30,15 +28,28 @@ const RETRY: Duration = Duration::from_millis(5);
 
 pub(crate) enum Phase {
     /// The peer's offer has not come. The peer may have dialled already.
-    Offered { caller: Option<(u32, UnixStream)> },
+    Offered {
+        caller: Option<(u32, UnixStream)>,
+    },
     /// The peer dials.
-    Waits { until: Instant },
-    Dials { until: Instant, dialer: Dialer },
+    Waits {
+        until: Instant,
+    },
+    Dials {
+        until: Instant,
+        dialer: Dialer,
+    },
     /// The socket is there: memory crosses, and each end says that it has mapped the other's.
-    Greeting { until: Instant, shown: bool, owes_ready: bool },
+    Greeting {
+        until: Instant,
+        shown: bool,
+        owes_ready: bool,
+    },
     Open,
     /// We leave: what was accepted goes into the ring, then goodbye.
-    Leaving { until: Instant },
+    Leaving {
+        until: Instant,
+    },
     Over,
 }
 
@@ -193,7 +204,9 @@ impl Lane {
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
         match &self.phase {
             Phase::Dials { dialer, .. } if dialer.must_retry() => Some(now + RETRY),
-            Phase::Greeting { shown: false, .. } | Phase::Greeting { owes_ready: true, .. } => Some(now + RETRY),
+            Phase::Greeting { shown: false, .. } | Phase::Greeting { owes_ready: true, .. } => {
+                Some(now + RETRY)
+            }
             Phase::Waits { until }
             | Phase::Dials { until, .. }
             | Phase::Greeting { until, .. }
@@ -218,7 +231,13 @@ impl Lane {
 
     /// Moves what can move, about `budget` at most. `now` is set while a lane of the endpoint is unsettled.
     #[inline]
-    pub(crate) fn take_turn(&mut self, events: &mut Vec<Event>, budget: usize, now: Option<Instant>, with: &Surroundings<'_>) -> Moved {
+    pub(crate) fn take_turn(
+        &mut self,
+        events: &mut Vec<Event>,
+        budget: usize,
+        now: Option<Instant>,
+        with: &Surroundings<'_>,
+    ) -> Moved {
         if self.news || !matches!(self.phase, Phase::Open) {
             self.attend(events, now, with);
         }
@@ -280,7 +299,8 @@ impl Lane {
                 }
             }
             Phase::Waits { until } if now >= *until => {
-                let reason = format!("it was to connect to us and did not within {} s", APPEAR_WITHIN.as_secs());
+                let reason =
+                    format!("it was to connect to us and did not within {} s", APPEAR_WITHIN.as_secs());
                 self.finish(Word::Abort, Some(failure(self.rank, reason)), events);
             }
             _ => {}
@@ -310,12 +330,18 @@ impl Lane {
                         self.own.keep_mapping_only();
                         continue;
                     }
-                    _ => return self.refuse("it said that it is ready, which it was or could not be".into(), events),
+                    _ => {
+                        return self
+                            .refuse("it said that it is ready, which it was or could not be".into(), events);
+                    }
                 },
                 Heard::Word(Word::Goodbye, _) => End::Goodbye,
                 Heard::Word(Word::Abort, _) => End::Lost("it ended the lane".into()),
                 Heard::Noise(byte) => {
-                    return self.refuse(format!("it said {byte:#04x} on the lane's socket, no word of ours"), events);
+                    return self.refuse(
+                        format!("it said {byte:#04x} on the lane's socket, no word of ours"),
+                        events,
+                    );
                 }
                 Heard::End(reason) => End::Lost(reason),
             };
@@ -361,7 +387,8 @@ impl Lane {
                 Err(error) => self.end = Some(End::Lost(format!("our memory could not be sent: {error}"))),
             }
         }
-        if let (Phase::Greeting { shown: true, owes_ready, .. }, Some(socket)) = (&mut self.phase, &self.socket)
+        if let (Phase::Greeting { shown: true, owes_ready, .. }, Some(socket)) =
+            (&mut self.phase, &self.socket)
             && *owes_ready
             && socket::say(socket, Word::Ready, &[]).is_ok()
         {
@@ -401,7 +428,8 @@ impl Lane {
             if self.outbox.is_empty() {
                 self.finish(Word::Goodbye, None, events);
             } else if now.is_some_and(|now| now >= until) {
-                let reason = "the peer did not take everything that was sent within the linger time".to_owned();
+                let reason =
+                    "the peer did not take everything that was sent within the linger time".to_owned();
                 self.finish(Word::Abort, Some(TransportError::Closed { reason }), events);
             }
         }
@@ -436,7 +464,12 @@ impl Lane {
     }
 
     /// Begins to leave.
-    pub(crate) fn close(&mut self, linger: Duration, events: &mut Vec<Event>, with: &Surroundings<'_>) -> Moved {
+    pub(crate) fn close(
+        &mut self,
+        linger: Duration,
+        events: &mut Vec<Event>,
+        with: &Surroundings<'_>,
+    ) -> Moved {
         match self.phase {
             Phase::Leaving { .. } | Phase::Over => return Moved::default(),
             Phase::Offered { .. } | Phase::Waits { .. } | Phase::Dials { .. } => {

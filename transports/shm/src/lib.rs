@@ -3,6 +3,8 @@
 mod connect;
 mod copy;
 mod endpoint;
+#[doc(hidden)]
+pub mod foreign;
 mod inbox;
 mod lane;
 mod limits;

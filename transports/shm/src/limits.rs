@@ -90,11 +90,8 @@ struct Files {
 }
 
 const VERSION_2: Files = Files { limit: "memory.max", used: "memory.current", inactive: "inactive_file " };
-const VERSION_1: Files = Files {
-    limit: "memory.limit_in_bytes",
-    used: "memory.usage_in_bytes",
-    inactive: "total_inactive_file ",
-};
+const VERSION_1: Files =
+    Files { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", inactive: "total_inactive_file " };
 
 /// The memory cgroup with the least room among those that this process is in. `mounted`: where cgroups are mounted;
 /// `membership`: the text of `/proc/self/cgroup`.
@@ -155,11 +152,14 @@ mod tests {
         let tree = Tree::new("v2");
         tree.group("a", &[("memory.max", "1000000\n"), ("memory.current", "400000\n")]);
         tree.group("a/b", &[("memory.max", "max\n"), ("memory.current", "399\n")]);
-        tree.group("a/b/c", &[
-            ("memory.max", "900000\n"),
-            ("memory.current", "500000\n"),
-            ("memory.stat", "anon 1\ninactive_file 300000\nactive_file 7\n"),
-        ]);
+        tree.group(
+            "a/b/c",
+            &[
+                ("memory.max", "900000\n"),
+                ("memory.current", "500000\n"),
+                ("memory.stat", "anon 1\ninactive_file 300000\nactive_file 7\n"),
+            ],
+        );
         let room = tightest(&tree.0, "0::/a/b/c\n").expect("two groups have limits");
         assert_eq!((room.group.clone(), room.left()), (tree.0.join("a"), 600_000));
         tree.group("a/b/c", &[("memory.stat", "")]);
@@ -170,11 +170,14 @@ mod tests {
     #[test]
     fn the_first_version_of_cgroups_is_read_too() {
         let tree = Tree::new("v1");
-        tree.group("memory/job", &[
-            ("memory.limit_in_bytes", "5000\n"),
-            ("memory.usage_in_bytes", "6000\n"),
-            ("memory.stat", "total_inactive_file 500\n"),
-        ]);
+        tree.group(
+            "memory/job",
+            &[
+                ("memory.limit_in_bytes", "5000\n"),
+                ("memory.usage_in_bytes", "6000\n"),
+                ("memory.stat", "total_inactive_file 500\n"),
+            ],
+        );
         let room = tightest(&tree.0, "3:cpu:/job\n4:memory:/job\n0::/\n").expect("a limit");
         assert_eq!(room.left(), 0);
     }

@@ -79,7 +79,8 @@ impl Outbox {
 
     /// Whether [`push`](Self::push) would move something, or fail.
     pub(crate) fn could_push(&mut self, peer: &impl Words) -> bool {
-        let next = self.queue.get(self.copied).map(|message| record_bytes(piece_at(self.offset, message.len)));
+        let next =
+            self.queue.get(self.copied).map(|message| record_bytes(piece_at(self.offset, message.len)));
         next.is_some_and(|record| self.writer.has_room(record, peer) != Ok(false))
     }
 
@@ -131,7 +132,8 @@ impl Outbox {
     #[inline]
     pub(crate) fn report(&mut self, events: &mut Vec<Event>) {
         if self.copied > 0 {
-            events.extend(self.queue.drain(..self.copied).map(|message| Event::Done { token: message.token }));
+            events
+                .extend(self.queue.drain(..self.copied).map(|message| Event::Done { token: message.token }));
             self.copied = 0;
         }
     }

@@ -27,14 +27,14 @@ use std::{
 /// at once, and far below the second-level one.
 pub(crate) const RING: u64 = 256 << 10;
 /// A multiple of every page size.
-const RING_AT: u64 = 64 << 10;
+pub(crate) const RING_AT: u64 = 64 << 10;
 /// What is mapped again behind the ring.
 const AGAIN: u64 = LONGEST_RECORD.next_multiple_of(RING_AT);
-const MAGIC: u64 = u64::from_le_bytes(*b"rondel\0\x01");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"rondel\0\x01");
 
 const MAGIC_AT: usize = 0;
 const SIZE_AT: usize = 8;
-const CONSUMED_AT: usize = 128;
+pub(crate) const CONSUMED_AT: usize = 128;
 const SLEEPING_AT: usize = 256;
 
 /// Nobody may cut the file under its mappings, or make it grow, or change that.
@@ -150,7 +150,8 @@ impl OwnSegment {
             let what = what.to_owned();
             move |error| (what, error)
         };
-        let file = memfd().map_err(failed("making an anonymous file for a lane's shared memory (memfd_create)"))?;
+        let file =
+            memfd().map_err(failed("making an anonymous file for a lane's shared memory (memfd_create)"))?;
         let size = RING_AT + RING;
         // SAFETY: the calls take no pointers; the descriptor is ours.
         unsafe {
@@ -227,7 +228,8 @@ impl PeerSegment {
                 "its shared memory has the seals {seals:#x}, expected at least {NEEDED_SEALS:#x}: it could be cut under us"
             ));
         }
-        let (size, expected) = (size_of_file(file).map_err(|e| format!("its shared memory has no size: {e}"))?, RING_AT + ring);
+        let (size, expected) =
+            (size_of_file(file).map_err(|e| format!("its shared memory has no size: {e}"))?, RING_AT + ring);
         if size != expected {
             return Err(format!("its shared memory has {size} bytes, its offer says {expected}"));
         }

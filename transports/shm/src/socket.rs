@@ -80,7 +80,10 @@ const FDS: usize = 2;
 
 /// Says a word, with descriptors. `WouldBlock`: not now.
 pub(crate) fn say(stream: &UnixStream, word: Word, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let byte = word as isize as u8;
+    say_byte(stream, word as isize as u8, fds)
+}
+
+pub(crate) fn say_byte(stream: &UnixStream, byte: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut part = libc::iovec { iov_base: (&raw const byte).cast_mut().cast(), iov_len: 1 };
     let mut control = Control([0; CONTROL]);
     // SAFETY: an all-zero header is a valid one; every pointer in it is to memory of this frame, the descriptors fit the
@@ -109,7 +112,9 @@ pub(crate) fn say(stream: &UnixStream, word: Word, fds: &[BorrowedFd<'_>]) -> io
         1 => Ok(()),
         _ => match io::Error::last_os_error() {
             // Too many descriptors of this user are under way: the peers have to take some first.
-            error if error.raw_os_error() == Some(libc::ETOOMANYREFS) => Err(io::ErrorKind::WouldBlock.into()),
+            error if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
             error => Err(error),
         },
     }
