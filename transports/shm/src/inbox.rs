@@ -4,11 +4,11 @@ use crate::{
     copy::copy_short,
     outbox::{MESSAGE_COST, WINDOW, fields},
     record::{HEADER, INLINE, LINE, piece_at, record_bytes},
-    ring::{OwnWords, Reader},
+    ring::{OwnWords, Reader, Word, Words},
     segment::PeerSegment,
 };
 use rondel_transport_api::{Event, Operand, Sink, Token, TransportError, kernels};
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::atomic::Ordering};
 
 struct Posted {
     len: u32,
@@ -37,6 +37,15 @@ pub(crate) struct Taken {
     pub(crate) cost: usize,
     /// The peer was told that there is room.
     pub(crate) told: bool,
+}
+
+/// Why nothing more is taken from a peer.
+#[derive(Debug)]
+pub(crate) enum Bad {
+    /// It ended the lane.
+    Void,
+    /// A record makes no sense, and this is why.
+    Record(String),
 }
 
 pub(crate) struct Inbox {
@@ -94,24 +103,29 @@ impl Inbox {
         self.reader.is_ready(peer)
     }
 
-    /// Takes one piece, if it is there and wanted. The error says what is wrong with the peer's record.
+    /// Takes one piece, if it is there and wanted.
     #[inline]
     pub(crate) fn take(
         &mut self,
         peer: &PeerSegment,
         own: &impl OwnWords,
         events: &mut Vec<Event>,
-    ) -> Result<Taken, String> {
+    ) -> Result<Taken, Bad> {
         if !self.waits() || !self.reader.is_ready(peer) {
             return Ok(Taken::default());
+        }
+        if peer.load(Word::Void, Ordering::Acquire) != 0 {
+            return Err(Bad::Void);
         }
         let place = self.reader.place();
         let (stamp, word) = peer.header(place);
         let mut current = match self.current {
             Some(current) if (stamp, word) == (current.stamp, fields(current.len, current.offset)) => current,
-            Some(current) => return Err(describe(stamp, word, current.stamp, current.len, current.offset)),
+            Some(current) => {
+                return Err(Bad::Record(describe(stamp, word, current.stamp, current.len, current.offset)));
+            }
             None if word >> 32 == 0 => self.begin(word as u32, stamp, events),
-            None => return Err(describe(stamp, word, stamp, word as u32, 0)),
+            None => return Err(Bad::Record(describe(stamp, word, stamp, word as u32, 0))),
         };
         let piece = piece_at(current.offset, current.len);
         let within = if piece <= INLINE { HEADER } else { LINE as usize };

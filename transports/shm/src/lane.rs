@@ -2,10 +2,10 @@
 
 use crate::{
     connect::{Dialer, failure},
-    inbox::Inbox,
+    inbox::{Bad, Inbox},
     offer::LaneOffer,
     outbox::Outbox,
-    ring::{self, Nonsense},
+    ring::{self, Nonsense, OwnWords},
     segment::{self, OwnSegment, PeerSegment},
     socket::{self, Heard, Word},
     wake::{self, Wake},
@@ -23,6 +23,8 @@ const APPEAR_WITHIN: Duration = Duration::from_secs(30);
 const GREET_WITHIN: Duration = Duration::from_secs(10);
 /// A message up to this size is copied when it is posted.
 const COPIED_AT_ONCE: u32 = 4 << 10;
+/// What a peer's abort looks like.
+const ENDED: &str = "it ended the lane";
 /// When to try again what nothing wakes us for.
 const RETRY: Duration = Duration::from_millis(5);
 
@@ -246,9 +248,15 @@ impl Lane {
         }
         let moved = match self.exchange(events, budget) {
             Ok(moved) => moved,
-            Err(reason) => {
-                let cause = TransportError::Protocol { peer: self.peer.clone(), reason };
-                self.finish(Word::Abort, Some(cause), events);
+            Err(bad) => {
+                let peer = self.peer.clone();
+                self.abort(
+                    match bad {
+                        Bad::Void => TransportError::Lost { peer, reason: ENDED.into() },
+                        Bad::Record(reason) => TransportError::Protocol { peer, reason },
+                    },
+                    events,
+                );
                 return Moved { cost: 1, wrote: false };
             }
         };
@@ -260,15 +268,15 @@ impl Lane {
 
     /// Pieces go out and come in by turns, so that both ends copy and reduce at the same time.
     #[inline]
-    fn exchange(&mut self, events: &mut Vec<Event>, budget: usize) -> Result<Moved, String> {
+    fn exchange(&mut self, events: &mut Vec<Event>, budget: usize) -> Result<Moved, Bad> {
         self.outbox.report(events);
         let mut moved = Moved::default();
         loop {
             let sent = self.push_piece().map_err(|nonsense| {
-                format!(
+                Bad::Record(format!(
                     "it says that it has read {} bytes of our ring, after it said {} and {} were written",
                     nonsense.consumed, nonsense.before, nonsense.written
-                )
+                ))
             })?;
             let Some(theirs) = &self.theirs else { break };
             let taken = self.inbox.take(theirs, &self.own, events)?;
@@ -336,7 +344,7 @@ impl Lane {
                     }
                 },
                 Heard::Word(Word::Goodbye, _) => End::Goodbye,
-                Heard::Word(Word::Abort, _) => End::Lost("it ended the lane".into()),
+                Heard::Word(Word::Abort, _) => End::Lost(ENDED.into()),
                 Heard::Noise(byte) => {
                     return self.refuse(
                         format!("it said {byte:#04x} on the lane's socket, no word of ours"),
@@ -354,7 +362,7 @@ impl Lane {
 
     fn refuse(&mut self, reason: String, events: &mut Vec<Event>) {
         let cause = TransportError::Protocol { peer: self.peer.clone(), reason };
-        self.finish(Word::Abort, Some(cause), events);
+        self.abort(cause, events);
     }
 
     /// Takes the peer's memory and bell.
@@ -496,6 +504,7 @@ impl Lane {
     /// Ends at once.
     pub(crate) fn abort(&mut self, cause: TransportError, events: &mut Vec<Event>) {
         if !matches!(self.phase, Phase::Over) {
+            self.own.store(ring::Word::Void, 1, Ordering::Release);
             self.outbox.report(events);
             self.finish(Word::Abort, Some(cause), events);
         }

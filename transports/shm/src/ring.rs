@@ -14,6 +14,8 @@ pub enum Word {
     Consumed,
     /// Not 0 while the owner may sleep.
     Sleeping,
+    /// Not 0 once the owner has ended the lane without a goodbye: what is in its ring is void.
+    Void,
 }
 
 /// The words of a segment.

@@ -6,6 +6,7 @@
 //! | 8..16 | bytes of the ring |
 //! | 128..136 | [`Word::Consumed`] |
 //! | 256..264 | [`Word::Sleeping`] |
+//! | 384..392 | [`Word::Void`] |
 //! | [`RING_AT`].. | the ring |
 //!
 //! Between the first page and the ring is a hole. The beginning of the ring is mapped once more behind its end, so that
@@ -36,6 +37,7 @@ const MAGIC_AT: usize = 0;
 const SIZE_AT: usize = 8;
 pub(crate) const CONSUMED_AT: usize = 128;
 const SLEEPING_AT: usize = 256;
+const VOID_AT: usize = 384;
 
 /// Nobody may cut the file under its mappings, or make it grow, or change that.
 const NEEDED_SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -121,6 +123,7 @@ impl Map {
             Word::Flag(place) => self.place(place),
             Word::Consumed => CONSUMED_AT,
             Word::Sleeping => SLEEPING_AT,
+            Word::Void => VOID_AT,
         }
     }
 }

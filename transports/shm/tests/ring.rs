@@ -33,6 +33,7 @@ impl Segment {
             Word::Flag(place) => self.at(place),
             Word::Consumed => &self.consumed,
             Word::Sleeping => &self.sleeping,
+            Word::Void => unreachable!("the rings do not look at it"),
         }
     }
 }
