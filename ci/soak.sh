@@ -36,7 +36,7 @@ stage_repeats() {
     local round
     for ((round = 1; round <= ${SOAK_REPEATS:-50}; round++)); do
         echo "round $round"
-        cargo test --quiet --locked -p rondel-mem -p rondel-tcp --tests
+        cargo test --quiet --locked -p rondel-mem -p rondel-shm -p rondel-tcp --tests
         cargo test --quiet --locked -p rondel --lib
     done
 }

@@ -23,6 +23,8 @@ stages=(
     "test    unit, integration and doc tests of all crates"
     "build   release build, examples and benches"
     "bench   rondel bench between local processes, every element checked"
+    "shm     rondel bench over shared memory and, of the same ranks, over sockets alone"
+    "loom    the protocols of shared memory in every order that the memory model allows"
     "netns   rondel bench between hosts that are network namespaces"
     "asan    kernels and transports under AddressSanitizer"
     "fuzz    parsers of foreign bytes, for some seconds each"
@@ -84,6 +86,27 @@ stage_bench() {
     done
 }
 
+stage_shm() {
+    cargo build --release --locked --bins
+    local answer
+    if ! answer=$(rondel_bench barrier --ranks 2 --transport shm -n 1 2>&1); then
+        grep -q 'shm: ' <<<"$answer" && skip "$(grep -m 1 -o 'shm: .*' <<<"$answer")"
+        echo "$answer"
+        return 1
+    fi
+    local collective transport
+    for transport in shm tcp; do
+        checked_bench rondel_bench all_reduce --ranks 2 --transport "$transport" -b 8 -e 16M -f 8 -n 5
+        for collective in all_gather reduce_scatter all_to_all broadcast reduce; do
+            checked_bench rondel_bench "$collective" --ranks 4 --transport "$transport" -b 8 -e 1M -f 32 -n 5
+        done
+    done
+}
+
+stage_loom() {
+    RUSTFLAGS="--cfg loom" cargo test --locked --release -p rondel-shm --test loom --target-dir target/loom
+}
+
 stage_netns() {
     local why
     why=$(ci/netns.sh --probe) || skip "$why"
@@ -102,7 +125,7 @@ stage_asan() {
     [[ -n $runtime ]] || skip "this toolchain has no runtime of AddressSanitizer for $triple"
     # Sanitizers are not stable; the compiler and everything that it does here are.
     RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test --locked --no-fail-fast --lib --tests \
-        --target "$triple" --target-dir target/asan -p rondel-device -p rondel-mem -p rondel-tcp
+        --target "$triple" --target-dir target/asan -p rondel-device -p rondel-mem -p rondel-shm -p rondel-tcp
 }
 
 stage_fuzz() {

@@ -3,7 +3,7 @@
 use crate::{
     job::Job,
     report::stretched,
-    threads::{builder, ranks, ranks_that_stay},
+    threads::{TRANSPORTS, builder, ranks, ranks_that_stay},
 };
 use rondel::{Communicator, Error, ReduceOp, Result, error::Cause, error::Failure};
 use std::{
@@ -26,13 +26,18 @@ fn all_reduce(comm: &Communicator) -> Result<()> {
 
 #[test]
 fn a_stopped_rank_is_named_as_stopped() {
-    let mut job = Job::new(3, "stop").set("RONDEL_TIMEOUT", 3);
-    job.start_all();
-    for rank in 0..2 {
-        let report = job.outcome(rank);
-        assert_eq!((report.event.as_str(), report.culprit), ("failed", Some(2)), "{report:?}");
-        let said = "rank 2: stopped by a signal or a debugger, has not entered all_reduce #2";
-        assert!(report.text.contains(said), "{report:?}");
+    let start = |transport| {
+        let mut job = Job::new(3, "stop").set("RONDEL_TIMEOUT", 3).set("RONDEL_TRANSPORT", transport);
+        job.start_all();
+        job
+    };
+    for job in &mut TRANSPORTS.map(start) {
+        for rank in 0..2 {
+            let report = job.outcome(rank);
+            assert_eq!((report.event.as_str(), report.culprit), ("failed", Some(2)), "{report:?}");
+            let said = "rank 2: stopped by a signal or a debugger, has not entered all_reduce #2";
+            assert!(report.text.contains(said), "{report:?}");
+        }
     }
 }
 
@@ -50,17 +55,28 @@ fn all_ranks_name_the_one_that_is_stopped_however_far_away_it_is() {
 
 #[test]
 fn a_rank_that_was_stopped_for_a_while_is_not_dead() {
-    let mut job = Job::new(3, "for a while").set("RONDEL_SUSPICION", 1).set("RONDEL_HEARTBEAT", 0.25);
-    job.start_all();
-    job.await_all("joined");
-    job.signal(1, libc::SIGSTOP);
+    let start = |transport| {
+        let mut job = Job::new(3, "for a while")
+            .set("RONDEL_SUSPICION", 1)
+            .set("RONDEL_HEARTBEAT", 0.25)
+            .set("RONDEL_TRANSPORT", transport);
+        job.start_all();
+        job.await_all("joined");
+        job.signal(1, libc::SIGSTOP);
+        job
+    };
+    let jobs = TRANSPORTS.map(start);
     std::thread::sleep(Duration::from_millis(2500));
-    job.signal(1, libc::SIGCONT);
-    for rank in 0..3 {
-        let report = job.outcome(rank);
-        assert_eq!(report.event, "ok", "{report:?}");
+    for job in &jobs {
+        job.signal(1, libc::SIGCONT);
     }
-    job.finish(Duration::from_secs(5));
+    for mut job in jobs {
+        for rank in 0..3 {
+            let report = job.outcome(rank);
+            assert_eq!(report.event, "ok", "{report:?}");
+        }
+        job.finish(Duration::from_secs(5));
+    }
 }
 
 #[test]

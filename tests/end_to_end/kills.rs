@@ -1,6 +1,6 @@
 //! Ranks that are killed at random moments. `RONDEL_SOAK=1` makes more of them.
 
-use crate::{job::Job, report::stretched};
+use crate::{job::Job, report::stretched, threads::TRANSPORTS};
 use std::time::Duration;
 
 /// A seeded sequence, so that a round can be named by its seed.
@@ -29,7 +29,9 @@ fn kill_one(seed: u64) -> Duration {
     let mut random = Random(seed);
     let nranks = 2 + random.below(4) as u32;
     let victim = random.below(u64::from(nranks)) as u32;
-    let mut job = Job::start(nranks, "forever");
+    let transport = TRANSPORTS[seed as usize % TRANSPORTS.len()];
+    let mut job = Job::new(nranks, "forever").set("RONDEL_TRANSPORT", transport);
+    job.start_all();
     job.await_all("working");
     std::thread::sleep(Duration::from_micros(random.below(30_000)));
     let killed = job.signal(victim, libc::SIGKILL);
@@ -40,7 +42,7 @@ fn kill_one(seed: u64) -> Duration {
         let named = (report.event.as_str(), report.culprit) == ("failed", Some(victim));
         assert!(
             named && after < stretched(Duration::from_secs(2)),
-            "seed {seed}: rank {victim} of {nranks} was killed, rank {rank} said after {after:?}: {report:?}"
+            "seed {seed}: rank {victim} of {nranks} over {transport} was killed, rank {rank} said after {after:?}: {report:?}"
         );
         let leaving: u64 = job.await_event(rank, "left").text.parse().expect("microseconds");
         assert!(

@@ -1,6 +1,9 @@
 //! Ranks that call different things.
 
-use crate::{report::stretched, threads::ranks};
+use crate::{
+    report::stretched,
+    threads::{TRANSPORTS, ranks, ranks_over},
+};
 use rondel::{Communicator, Error, ReduceOp, Result};
 use std::time::{Duration, Instant};
 
@@ -9,8 +12,9 @@ type Calls = fn(&Communicator) -> Result<()>;
 /// The last rank makes other calls than the rest. Every rank must learn soon that they disagree, and at least one must
 /// name both calls.
 fn disagree(theirs: Calls, others: Calls, named: [&str; 2]) {
-    for nranks in [2, 3, 5] {
-        let said = ranks(nranks, |comm| {
+    for (nranks, transport) in [2, 3, 5].into_iter().flat_map(|n| TRANSPORTS.map(|transport| (n, transport)))
+    {
+        let said = ranks_over(transport, nranks, |comm| {
             let began = Instant::now();
             let calls = if comm.rank() + 1 == nranks { theirs } else { others };
             // Ranks that leave the barrier first may have failed the communicator before the last one left it.

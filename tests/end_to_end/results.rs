@@ -1,6 +1,6 @@
 //! Every collective gives what it says, for 1 to 9 ranks and counts from nothing to several rounds.
 
-use crate::threads::{builder, ranks};
+use crate::threads::{TRANSPORTS, builder, ranks, ranks_over};
 use half::bf16;
 use rondel::{Communicator, Element, ReduceOp, plan::Rank};
 use std::fmt::Debug;
@@ -37,8 +37,8 @@ fn a_job_of_one_rank_needs_no_meeting_place() {
 
 #[test]
 fn reductions_of_every_shape() {
-    for nranks in 1..=9 {
-        ranks(nranks, |comm| {
+    for (nranks, transport) in (1..=9).flat_map(|n| TRANSPORTS.map(|transport| (n, transport))) {
+        ranks_over(transport, nranks, |comm| {
             for count in COUNTS {
                 reductions(&comm, count);
             }
@@ -84,8 +84,8 @@ fn reductions(comm: &Communicator, count: usize) {
 
 #[test]
 fn moves_of_every_shape() {
-    for nranks in 1..=9 {
-        ranks(nranks, |comm| {
+    for (nranks, transport) in (1..=9).flat_map(|n| TRANSPORTS.map(|transport| (n, transport))) {
+        ranks_over(transport, nranks, |comm| {
             for count in COUNTS {
                 moves(&comm, count);
                 rooted_moves(&comm, count);

@@ -13,7 +13,22 @@ pub(crate) fn builder() -> Builder {
     Communicator::builder().env(env).timeout(Duration::from_secs(60)).join_timeout(Duration::from_secs(30))
 }
 
-/// Runs `part` on every rank of a job of its own; what each rank returned, by rank.
+/// The transports that ranks of one host have; what is said of one holds of all.
+pub(crate) const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
+
+/// Runs `part` on every rank of a job of its own, over one transport; what each rank returned, by rank.
+pub(crate) fn ranks_over<R: Send>(
+    transport: &str,
+    nranks: u32,
+    part: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
+    ranks_with(nranks, builder().transport(transport), |comm| {
+        assert!(nranks == 1 || comm.transport() == transport, "over {}", comm.transport());
+        part(comm)
+    })
+}
+
+/// Runs `part` on every rank of a job of its own, over the best transport; what each rank returned, by rank.
 pub(crate) fn ranks<R: Send>(nranks: u32, part: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     ranks_with(nranks, builder(), part)
 }

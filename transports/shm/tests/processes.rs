@@ -179,6 +179,8 @@ fn a_killed_process_is_noticed_and_leaves_nothing() {
     assert!(listens(&peer.listener), "{}", peer.listener);
     let named = |name: &String| name.contains("rondel-lane") || name.contains(&peer.listener[1..]);
     assert!(!files_of_shared_memory().iter().any(named), "a lane's memory has no name");
+    let maps = || fs::read_to_string("/proc/self/maps").expect("proc is mounted");
+    assert!(maps().contains("rondel-lane"), "its memory and ours are mapped");
     let mut dst = vec![0u8; 100];
     recv(&mut end, lane, &mut dst, 1);
     peer.process.kill().expect("it runs");
@@ -190,8 +192,7 @@ fn a_killed_process_is_noticed_and_leaves_nothing() {
     assert!(error.to_string().contains(&format!("rank 1 (process {})", peer.process.id())), "{error}");
     peer.process.wait().expect("it is our child");
     assert!(!listens(&peer.listener), "its listener is gone");
-    let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
-    assert!(!maps.contains("rondel-lane"), "neither its memory nor ours for it stays mapped");
+    assert!(!maps().contains("rondel-lane"), "neither its memory nor ours for it stays mapped");
 }
 
 #[test]
