@@ -5,7 +5,7 @@
 //! cargo bench -p rondel-shm -- exchange    # lines whose job has that name
 //! ```
 //!
-//! Ping-pong times are one way; the others are per message, and for `exchange` and `reduce` that is one each way.
+//! `alone` is the time of an end's own instructions. Ping-pong times are one way; the others are per message, and for `exchange` and `reduce` that is one each way.
 
 #![expect(clippy::print_stdout, reason = "figures for whoever runs it")]
 
@@ -190,11 +190,35 @@ fn measure(ends: &mut [End; 2], job: Job, bytes: usize) -> Vec<f64> {
     })
 }
 
+/// Microseconds that one end spends on an exchange when everything is there already: both ends in one thread.
+fn measure_alone(ends: &mut [End; 2], bytes: usize) -> Vec<f64> {
+    const TIMES: u32 = 20_000;
+    let batch = |_| {
+        let begin = Instant::now();
+        for _ in 0..TIMES {
+            for end in ends.iter_mut() {
+                end.send(bytes);
+                end.recv(bytes, false);
+                end.endpoint.flush();
+            }
+            ends.iter_mut().for_each(|end| end.wait(2));
+        }
+        begin.elapsed().as_secs_f64() * 1e6 / f64::from(2 * TIMES)
+    };
+    (0..BATCHES).map(batch).collect()
+}
+
 fn main() {
     let wanted: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let mut ends = connect();
     println!("{:>10} {:>10} {:>12} {:>12} {:>10}", "job", "bytes", "fastest us", "median us", "GB/s");
+    if wanted.is_empty() || wanted.contains(&"alone".to_owned()) {
+        let mut all = measure_alone(&mut ends, 8);
+        all.sort_by(f64::total_cmp);
+        let (fastest, median) = (all[0], all[all.len() / 2]);
+        println!("{:>10} {:>10} {fastest:>12.3} {median:>12.3}", "alone", 8);
+    }
     let jobs: [(Job, &[usize]); 4] = [
         (Job::PingPong, &[8, 64, 1 << 10, 4 << 10]),
         (Job::Exchange, &[8, 1 << 10]),
