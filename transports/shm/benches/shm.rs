@@ -24,8 +24,8 @@ const BUDGET: usize = 1 << 20;
 /// Fruitless polls before an end gives up its CPU to others who want it.
 const SPINS: u32 = 20_000;
 /// How long a batch is to take, and how many there are.
-const BATCH: Duration = Duration::from_millis(3);
-const BATCHES: usize = 60;
+const BATCH: Duration = Duration::from_micros(500);
+const BATCHES: usize = 300;
 
 /// What both ends of a run do, over and over.
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +192,7 @@ fn measure(ends: &mut [End; 2], job: Job, bytes: usize) -> Vec<f64> {
 
 /// Microseconds that one end spends on an exchange when everything is there already: both ends in one thread.
 fn measure_alone(ends: &mut [End; 2], bytes: usize) -> Vec<f64> {
-    const TIMES: u32 = 20_000;
+    const TIMES: u32 = 2_000;
     let batch = |_| {
         let begin = Instant::now();
         for _ in 0..TIMES {

@@ -28,6 +28,8 @@ const IDLE_POLLS: u32 = 1024;
 const BUSY_POLLS: u32 = 1 << 14;
 /// Polls after which an endpoint that never idles looks whether a peer sleeps on what was written.
 const LOOK_EVERY: u32 = 32;
+/// Polls after which lanes that have nothing to do get no more turns. A lane in use has something to do again by then.
+const SORT_EVERY: u32 = 32;
 /// A message up to this size is in the ring before its receive is posted, on a lane that is not behind.
 const EAGER_BYTES: u32 = 16 << 10;
 
@@ -178,6 +180,7 @@ impl ShmEndpoint {
     fn take_turns(&mut self, events: &mut Vec<Event>, budget: usize) -> bool {
         let now = (self.unsettled > 0).then(Instant::now);
         let (count, mut left, mut moved) = (self.busy.len(), budget, false);
+        let mut over = false;
         let with = Surroundings { wake: &self.wake };
         for turn in 0..count {
             if left == 0 {
@@ -190,7 +193,12 @@ impl ShmEndpoint {
                 note_writing(lane, &mut self.unlooked);
             }
             moved |= bytes.cost > 0;
+            over |= matches!(lane.phase, Phase::Over);
             left = left.saturating_sub(bytes.cost);
+        }
+        self.polls = self.polls.wrapping_add(1);
+        if over || self.unsettled > 0 || self.polls.is_multiple_of(SORT_EVERY) {
+            self.sort_busy();
         }
         moved
     }
@@ -380,13 +388,7 @@ impl Endpoint for ShmEndpoint {
             events.append(&mut self.pending);
         }
         let moved = self.take_turns(events, budget) || events.len() > before;
-        self.polls = self.polls.wrapping_add(1);
-        if moved {
-            self.idle = 0;
-            self.sort_busy();
-        } else {
-            self.idle = self.idle.wrapping_add(1);
-        }
+        self.idle = if moved { 0 } else { self.idle.wrapping_add(1) };
         if !moved || self.polls.is_multiple_of(LOOK_EVERY) {
             self.wake_peers();
         }

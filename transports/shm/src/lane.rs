@@ -282,11 +282,12 @@ impl Lane {
             let taken = self.inbox.take(theirs, &self.own, events)?;
             moved.wrote |= sent > 0 || taken.told;
             moved.cost += sent + taken.cost;
-            if sent + taken.cost == 0 || moved.cost >= budget {
+            self.outbox.report(events);
+            let nothing_left = !self.inbox.waits() && !self.outbox.has_more();
+            if sent + taken.cost == 0 || moved.cost >= budget || nothing_left {
                 break;
             }
         }
-        self.outbox.report(events);
         Ok(moved)
     }
 

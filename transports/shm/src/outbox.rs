@@ -131,10 +131,11 @@ impl Outbox {
     /// Events of the messages that are in the ring.
     #[inline]
     pub(crate) fn report(&mut self, events: &mut Vec<Event>) {
-        if self.copied > 0 {
-            events
-                .extend(self.queue.drain(..self.copied).map(|message| Event::Done { token: message.token }));
-            self.copied = 0;
+        while self.copied > 0 {
+            self.copied -= 1;
+            if let Some(message) = self.queue.pop_front() {
+                events.push(Event::Done { token: message.token });
+            }
         }
     }
 
