@@ -2,7 +2,7 @@
 
 use crate::{
     copy::copy_short,
-    outbox::{MESSAGE_COST, WINDOW, fields},
+    outbox::{MESSAGE_COST, WINDOW, fields, push_done},
     record::{HEADER, INLINE, LINE, piece_at, record_bytes},
     ring::{OwnWords, Reader, Word, Words},
     segment::PeerSegment,
@@ -145,7 +145,7 @@ impl Inbox {
         if self.current.is_none() && !current.drop {
             self.messages += 1;
             if let Some(posted) = self.queue.pop_front() {
-                events.push(Event::Done { token: posted.token });
+                push_done(events, posted.token);
             }
         }
         Ok(Taken { cost: piece as usize + MESSAGE_COST, told })

@@ -134,7 +134,7 @@ impl Outbox {
         while self.copied > 0 {
             self.copied -= 1;
             if let Some(message) = self.queue.pop_front() {
-                events.push(Event::Done { token: message.token });
+                push_done(events, message.token);
             }
         }
     }
@@ -148,6 +148,18 @@ impl Outbox {
 
     pub(crate) fn memory(&self) -> usize {
         self.queue.capacity() * size_of::<Outgoing>()
+    }
+}
+
+/// Appends the event of a post that is done.
+#[inline(always)]
+pub(crate) fn push_done(events: &mut Vec<Event>, token: Token) {
+    events.reserve(1);
+    // Made in its place: a push builds the event elsewhere by halves and copies it whole, and that read waits for both.
+    // SAFETY: there is room for one more, and it is written before it counts.
+    unsafe {
+        events.as_mut_ptr().add(events.len()).write(Event::Done { token });
+        events.set_len(events.len() + 1);
     }
 }
 
