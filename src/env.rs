@@ -37,7 +37,7 @@ pub struct Env {
     pub heartbeat: Duration,
     /// `RONDEL_SUSPICION`: seconds of silence after which a rank is taken for dead. Default: 10.
     pub suspicion: Duration,
-    /// `RONDEL_TRANSPORT`: the only transport to use, such as `tcp`. Default: the best that reaches each peer.
+    /// `RONDEL_TRANSPORT`: the only transport to use, `shm` or `tcp`. Default: the best that reaches each peer.
     pub transport: Option<String>,
     /// `RONDEL_ALGORITHM`: the algorithm to prefer, such as `ring` or `tree`. Default: the tuner's choice.
     pub algorithm: Option<String>,

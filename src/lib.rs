@@ -37,8 +37,8 @@
 //!
 //! What a context holds does not grow with the count of a call: an operation is cut into rounds of at most 8 MiB of its
 //! largest buffer, of which two are under way at once. It is the sum of the endpoint's fixed part (for TCP: 256 KiB of
-//! scratch), what each lane's queues hold (TCP: 4 KiB of read-ahead a socket and a few KiB of queues), two scratch sets of
-//! at most one round a channel for algorithms that need scratch, and for reductions with several sources at most two
+//! scratch), what each lane holds (TCP: 4 KiB of read-ahead a socket and a few KiB of queues; shared memory: 260 KiB of ring
+//! and about 10 KiB of queues), two scratch sets of at most one round a channel for algorithms that need scratch, and for reductions with several sources at most two
 //! slices (128 KiB) a lane of staging. [`Communicator::stats`](comm::Communicator::stats) tells the present sum.
 
 #[cfg(not(target_os = "linux"))]

@@ -16,6 +16,7 @@ fn main() -> io::Result<()> {
         ("handshake", handshake()),
         ("handshake_relay", relay()),
         ("wire", wire()),
+        ("shm_offer", vec![rondel_shm::foreign::encode_offer((1, 2, rondel_shm::foreign::RING, [3; 16]))]),
         ("tcp_offer", offers()),
         ("tcp_stream", streams()),
         ("status_page", pages()),

@@ -69,7 +69,7 @@ pub struct Choice {
     pub slice_bytes: u64,
     /// Predicted time.
     pub predicted: Duration,
-    /// Transport that carries it ("tcp", or several joined by "+").
+    /// Transport that carries it ("shm", "tcp", or several joined by "+").
     pub transport: String,
     /// Every candidate with its predicted time, best first.
     pub candidates: Vec<(&'static str, Duration)>,
@@ -102,7 +102,7 @@ impl Communicator {
     pub fn members(&self) -> &[MemberName] {
         &self.inner.members
     }
-    /// The transports that carry it ("tcp", or several joined by "+").
+    /// The transports that carry it ("shm", "tcp", or several joined by "+").
     pub fn transport(&self) -> &str {
         &self.inner.transport
     }

@@ -23,9 +23,10 @@ use std::{
 const BUDGET: usize = 1 << 20;
 /// Fruitless polls before an end gives up its CPU to others who want it.
 const SPINS: u32 = 20_000;
-/// How long a batch is to take, and how many there are.
+/// How long a batch is to take.
 const BATCH: Duration = Duration::from_micros(500);
-const BATCHES: usize = 300;
+/// How long all batches of a line are to take.
+const LINE: Duration = Duration::from_secs(1);
 
 /// What both ends of a run do, over and over.
 #[derive(Clone, Copy, Debug)]
@@ -167,11 +168,12 @@ fn measure(ends: &mut [End; 2], job: Job, bytes: usize) -> Vec<f64> {
     });
     let each = begin.elapsed() / 64;
     let times = (BATCH.as_nanos() / each.as_nanos().max(1)).clamp(4, 100_000) as u64 / 4 * 4;
+    let batches = (LINE.as_nanos() / (each.as_nanos().max(1) * u128::from(times))).clamp(12, 300) as usize;
     let line = Barrier::new(2);
     thread::scope(|scope| {
         scope.spawn(|| {
             pin(1);
-            for _ in 0..BATCHES {
+            for _ in 0..batches {
                 line.wait();
                 second.run(job, bytes, times, false);
             }
@@ -184,7 +186,7 @@ fn measure(ends: &mut [End; 2], job: Job, bytes: usize) -> Vec<f64> {
                 first.run(job, bytes, times, true);
                 begin.elapsed().as_secs_f64() * 1e6 / times as f64
             };
-            (0..BATCHES).map(batch).collect()
+            (0..batches).map(batch).collect()
         });
         here.join().expect("the measuring thread")
     })
@@ -205,7 +207,7 @@ fn measure_alone(ends: &mut [End; 2], bytes: usize) -> Vec<f64> {
         }
         begin.elapsed().as_secs_f64() * 1e6 / f64::from(2 * TIMES)
     };
-    (0..BATCHES).map(batch).collect()
+    (0..300).map(batch).collect()
 }
 
 fn main() {

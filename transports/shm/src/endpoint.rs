@@ -376,10 +376,10 @@ impl Endpoint for ShmEndpoint {
         if woke {
             self.rise();
         }
-        if woke || self.unsettled > 0 || periodic {
-            if let Err(error) = self.collect() {
-                tracing::error!(%error, "epoll_wait failed");
-            }
+        if (woke || self.unsettled > 0 || periodic)
+            && let Err(error) = self.collect()
+        {
+            tracing::error!(%error, "epoll_wait failed");
         }
         if self.door_news || self.unsettled > 0 || !self.door.is_empty() {
             self.serve_door(Instant::now());

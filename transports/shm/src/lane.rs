@@ -39,7 +39,7 @@ pub(crate) enum Phase {
     },
     Dials {
         until: Instant,
-        dialer: Dialer,
+        dialer: Box<Dialer>,
     },
     /// The socket is there: memory crosses, and each end says that it has mapped the other's.
     Greeting {
@@ -125,7 +125,7 @@ impl Lane {
         self.peer = format!("rank {}", offer.rank);
         self.inbox = Inbox::new(offer.ring);
         if self.cookie > offer.cookie {
-            let dialer = Dialer::new(&config.key, config.rank, offer.cookie, offer.name);
+            let dialer = Box::new(Dialer::new(&config.key, config.rank, offer.cookie, offer.name));
             self.phase = Phase::Dials { until, dialer };
         } else if let Phase::Offered { caller: Some((rank, stream)) } = before {
             self.answer(rank, stream);

@@ -38,10 +38,12 @@ const REST: u32 = 1 << 10;
 /// both work in their second-level cache.
 #[inline]
 pub(crate) fn piece_at(offset: u32, len: u32) -> u32 {
-    let most = match len {
-        0..=SHORT => (16 << 10) - LINE as u32,
-        ..=MIDDLE => (32 << 10) - LINE as u32,
-        _ => 60 << 10,
+    let most = if len <= SHORT {
+        (16 << 10) - LINE as u32
+    } else if len <= MIDDLE {
+        (32 << 10) - LINE as u32
+    } else {
+        60 << 10
     };
     let left = len - offset;
     if left <= most + REST { left } else { most }

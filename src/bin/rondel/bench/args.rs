@@ -81,7 +81,7 @@ pub(crate) struct BenchArgs {
     /// Binds local rank r to core r mod allowed cores, or leaves it to the system.
     #[arg(long, value_enum, default_value_t = Bind::Auto)]
     pub(crate) bind: Bind,
-    /// Only this transport, such as tcp.
+    /// Only this transport, such as shm or tcp.
     #[arg(long, value_name = "NAME", value_parser = choice::transport)]
     pub(crate) transport: Option<String>,
     /// Only this algorithm.
