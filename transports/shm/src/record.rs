@@ -9,7 +9,7 @@
 //! | 24..64 | payload | the piece, if it is no longer than [`INLINE`] |
 //!
 //! A longer piece lies on the lines behind the first one, so that it is aligned for the kernels. Its length is not in the
-//! record: both ends  it from the message's (`piece_at`).
+//! record: both ends compute it from the message's (`piece_at`).
 
 /// A cache line.
 pub const LINE: u64 = 64;
