@@ -37,6 +37,13 @@ impl Run {
         };
         Bytes { addr: base.wrapping_add(range.start as usize), len: (range.end - range.start) as usize }
     }
+    /// Whether what a step stores is worth a place in the caches.
+    pub(super) fn keep(&self, step: u32) -> Keep {
+        match &self.streams {
+            Some(streams) if streams[step as usize] => Keep::Stream,
+            _ => Keep::Keep,
+        }
+    }
     pub(super) fn operand(&self, operand: plan::Operand, slice: u32) -> Operand {
         Operand { addr: self.bytes(operand.span, slice).addr, raw: operand.raw }
     }
@@ -118,7 +125,7 @@ impl Engine {
             Op::Send { src, .. } => self.start_send(run, id, action, src),
             Op::Recv { dst, .. } => {
                 let bytes = run.bytes(dst, slice);
-                let sink = Sink::Copy { dst: bytes.addr, region: None, keep: Keep::Keep };
+                let sink = Sink::Copy { dst: bytes.addr, region: None, keep: run.keep(step) };
                 self.start_recv(run, id, action, bytes.len, sink)
             }
             Op::RecvReduce { terms, dst, last } => self.start_recv_reduce(run, id, action, terms, dst, last),
@@ -200,7 +207,7 @@ impl Engine {
                     with: run.operand(with, action.slice),
                     dst: bytes.addr,
                     last,
-                    keep: Keep::Keep,
+                    keep: run.keep(action.step),
                 };
                 self.start_recv(run, id, action, bytes.len, sink)
             }

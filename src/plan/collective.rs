@@ -180,6 +180,11 @@ impl Shape {
     pub fn nhosts(&self) -> u32 {
         self.hosts.iter().max().map_or(0, |h| h + 1)
     }
+    /// Ranks on the host of a rank, with itself.
+    pub fn ranks_beside(&self, rank: Rank) -> u32 {
+        let host = self.hosts[rank as usize];
+        self.hosts.iter().filter(|&&other| other == host).count() as u32
+    }
 }
 
 #[cfg(test)]

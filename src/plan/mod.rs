@@ -333,6 +333,23 @@ impl Plan {
     pub fn is_splittable(&self) -> bool {
         self.splittable
     }
+    /// For each step, whether nothing of what it stores is read by a later one: it is part of the result, or in the way
+    /// of it.
+    pub fn stores_for_good(&self) -> Box<[bool]> {
+        let buffer = |layout: Layout| vec![false; layout.chunks(self.nchunks) as usize];
+        let mut read = [buffer(self.input), buffer(self.output), vec![false; self.scratch.len()]];
+        let chunks = |span: Span| span.chunk as usize..(span.chunk + span.len) as usize;
+        let mut for_good: Box<[bool]> = vec![false; self.steps.len()].into();
+        for (step, last) in self.steps.iter().zip(&mut for_good).rev() {
+            if let Some(dst) = step.op.dst() {
+                *last = !read[dst.buf as usize][chunks(dst)].contains(&true);
+            }
+            for operand in self.reads(&step.op) {
+                read[operand.span.buf as usize][chunks(operand.span)].fill(true);
+            }
+        }
+        for_good
+    }
     /// The logical extent of a span: which chunks' sizes it has.
     pub fn extent_of(&self, span: Span) -> Range<u32> {
         match span.buf {

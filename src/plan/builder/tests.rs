@@ -252,3 +252,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_read_again_is_not_stored_for_good() {
+    // A ring of three: the first sum is passed on, the second is a result that is passed on, the last block is stored.
+    let ring = crate::algo::Algorithm::named("ring").expect("it exists");
+    let plan = ring.plan(Collective::AllReduce, 0, &Shape::flat(3), Alias::None, false);
+    let for_good = plan.stores_for_good();
+    let stores: Vec<bool> = plan
+        .steps()
+        .iter()
+        .zip(&for_good)
+        .filter(|(step, _)| step.op.dst().is_some())
+        .map(|(_, &good)| good)
+        .collect();
+    assert_eq!(stores, [false, false, false, true]);
+    let sends = plan.steps().iter().zip(&for_good).filter(|(step, _)| step.op.dst().is_none());
+    assert!(sends.into_iter().all(|(_, &good)| !good), "a send stores nothing");
+}

@@ -37,9 +37,9 @@ use std::{fmt, sync::OnceLock};
 
 use crate::{Keep, Operand, Reduction};
 
-/// Results of at least this many bytes bypass the cache where [`Keep::Stream`] allows it. Below, the fence and the
-/// partial lines cost more than they save.
-pub const STREAM_FROM: usize = 128 << 10;
+/// Results of at least this many bytes bypass the cache where [`Keep::Stream`] allows it: a transport may hand over a large
+/// result in pieces of this size. Below, the fence and the partial lines cost more than they save.
+pub const STREAM_FROM: usize = 8 << 10;
 
 /// A set of CPU features that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
