@@ -120,7 +120,8 @@ impl Builder {
             runtime_dir: env.runtime_dir.clone(),
         })?;
         let abort = self.abort.clone().unwrap_or_default();
-        let lanes = u64::from(env.sockets_per_lane) * channels.map_or(1, u64::from);
+        // A lane through shared memory has a socket and a bell.
+        let lanes = u64::from(env.sockets_per_lane.max(2)) * channels.map_or(1, u64::from);
         let opened = bootstrap::provide_descriptors(rendezvous.rank(), rendezvous.nranks(), lanes)
             .and_then(|()| self.open(&env, &rendezvous, &watcher));
         let (endpoints, tried) =
@@ -273,6 +274,16 @@ fn paths(job: &Job, endpoints: &[Open], tried: &[(String, String)]) -> Result<Ve
     job.members.iter().map(path_to).collect()
 }
 
+/// What the ranks run on and talk over, judged by what all of them know alike: within a host, ranks whose best transport is
+/// shared memory reach each other through it, since both stand for one kernel and one network namespace.
+fn machine_of(members: &[&Member]) -> Machine {
+    let shares_memory = |member: &&Member| {
+        member.card.adverts.first().is_some_and(|advert| advert.transport == rondel_shm::NAME)
+    };
+    let within = if members.iter().all(shares_memory) { Machine::SHARED_MEMORY } else { Machine::LOOPBACK };
+    Machine::new(within, Machine::DATA_CENTRE_TCP)
+}
+
 fn refusals(peer: &Member, endpoints: &[Open], tried: &[(String, String)]) -> Vec<(String, String)> {
     let theirs: Vec<&str> = peer.card.adverts.iter().map(|a| a.transport.as_str()).collect();
     let not_reached = endpoints.iter().map(|open| {
@@ -307,7 +318,7 @@ impl Communicator {
         let hosts: Box<[u32]> = members.iter().map(host_of).collect();
         let shape = Shape { order: (0..members.len() as Rank).collect(), hosts, root: 0 };
         let tuner =
-            Arc::new(Tuner::for_machine(&shape, &Machine::default(), settings.fixed, settings.channels));
+            Arc::new(Tuner::for_machine(&shape, &machine_of(&members), settings.fixed, settings.channels));
         let paths: Vec<Option<Path>> =
             job_ranks.iter().map(|&r| settings.paths[r as usize].clone()).collect();
         let mut transports: Vec<&str> = paths.iter().flatten().map(|path| path.transport).collect();

@@ -47,7 +47,7 @@ fn csv_has_the_columns_of_the_other_libraries_tables() {
     assert_eq!((lines[0], lines.len()), (head, 3));
     for (line, place) in lines[1..].iter().zip(["out", "in"]) {
         let cells: Vec<&str> = line.split(',').collect();
-        assert_eq!(cells[..5], ["rondel", "tcp", "allgather", "2", "64"], "{line}");
+        assert_eq!(cells[..5], ["rondel", "shm", "allgather", "2", "64"], "{line}");
         assert_eq!((cells[8], cells[11], cells[12]), (place, "3", "ok"), "{line}");
     }
 }

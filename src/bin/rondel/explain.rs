@@ -33,8 +33,8 @@ pub(crate) struct ExplainArgs {
     /// All sizes from 8 B to 1 GiB by 4.
     #[arg(long)]
     sizes: bool,
-    /// The transport whose usual costs are assumed.
-    #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = ["tcp"])]
+    /// The transport between ranks of one host, whose usual costs are assumed; between hosts it is tcp.
+    #[arg(long, value_name = "NAME", default_value = "shm", value_parser = ["shm", "tcp"])]
     transport: String,
     /// Microseconds that a message takes from host to host.
     #[arg(long, value_name = "US", default_value_t = Machine::DATA_CENTRE_TCP.latency.as_secs_f64() * 1e6,
@@ -75,7 +75,8 @@ fn explain(args: &ExplainArgs) -> Result<String, Stop> {
         overhead: Machine::DATA_CENTRE_TCP.overhead,
         bytes_per_sec: args.rate * 1e9,
     };
-    let tuner = Tuner::new(&shape, Machine::LOOPBACK, across, args.algorithm, None);
+    let within = if args.transport == "shm" { Machine::SHARED_MEMORY } else { Machine::LOOPBACK };
+    let tuner = Tuner::new(&shape, within, across, args.algorithm, None);
     let mut text = format!(
         "# {} of {} ranks on {} hosts over {} (*: chosen); times are predicted\n{:>10}  {:<18} {:>8} {:>12}\n",
         args.collective.name(),
@@ -143,7 +144,7 @@ mod tests {
         let text = explain(&parse("all_reduce --ranks 4 --size 1M").unwrap()).unwrap();
         assert_eq!(text.lines().filter(|line| line.contains(" *")).count(), 1, "{text}");
         assert!(
-            text.starts_with("# all_reduce of 4 ranks on 1 hosts over tcp (*: chosen);")
+            text.starts_with("# all_reduce of 4 ranks on 1 hosts over shm (*: chosen);")
                 && text.contains("ring"),
             "{text}"
         );

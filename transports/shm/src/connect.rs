@@ -199,7 +199,7 @@ impl Door {
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "connections for lanes cannot be accepted");
+                    tracing::debug!(%error, "connections for lanes cannot be accepted now");
                     return;
                 }
             }

@@ -25,7 +25,7 @@ use std::{
 /// Polls without progress after which the sockets are looked at, which tell of the ends of peers.
 const IDLE_POLLS: u32 = 1024;
 /// The same for an endpoint that never idles.
-const BUSY_POLLS: u32 = 1 << 14;
+const BUSY_POLLS: u32 = 4096;
 /// Polls after which an endpoint that never idles looks whether a peer sleeps on what was written.
 const LOOK_EVERY: u32 = 32;
 /// Polls after which lanes that have nothing to do get no more turns. A lane in use has something to do again by then.
@@ -60,6 +60,10 @@ pub struct ShmEndpoint {
     /// What happened outside of `poll`.
     pending: Vec<Event>,
     armed: bool,
+    /// It may have slept since the last poll.
+    slept: bool,
+    /// The process that the lanes are of. A forked child has a copy of this, but not of their memory.
+    process: u32,
     idle: u32,
     polls: u32,
     regions: u32,
@@ -117,6 +121,8 @@ impl ShmEndpoint {
             wake,
             pending: Vec::new(),
             armed: false,
+            slept: false,
+            process: std::process::id(),
             idle: 0,
             polls: 0,
             regions: 0,
@@ -371,7 +377,7 @@ impl Endpoint for ShmEndpoint {
     fn poll(&mut self, events: &mut Vec<Event>, budget: usize) -> bool {
         let before = events.len();
         let last_before_sleep = std::mem::take(&mut self.armed);
-        let woke = !last_before_sleep && !self.lying.is_empty();
+        let woke = !last_before_sleep && std::mem::take(&mut self.slept);
         let periodic = self.idle % IDLE_POLLS == IDLE_POLLS - 1 || self.polls.is_multiple_of(BUSY_POLLS);
         if woke {
             self.rise();
@@ -424,7 +430,7 @@ impl Endpoint for ShmEndpoint {
         }
         fence(Ordering::SeqCst);
         self.wake_peers();
-        self.armed = true;
+        (self.armed, self.slept) = (true, true);
         if !self.pending.is_empty() {
             self.wake.ring();
         }
@@ -469,6 +475,8 @@ impl Endpoint for ShmEndpoint {
 impl Drop for ShmEndpoint {
     fn drop(&mut self) {
         // Whoever sleeps on what was written last must not miss it.
-        self.wake_peers();
+        if self.process == std::process::id() {
+            self.wake_peers();
+        }
     }
 }
