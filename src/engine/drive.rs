@@ -211,7 +211,7 @@ impl Engine {
                 };
                 self.start_recv(run, id, action, bytes.len, sink)
             }
-            None => self.start_staged(run, id, action, terms, bytes, last),
+            None => self.start_staged(run, id, action, bytes.len),
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     engine::execution::Action,
-    plan::{LaneIndex, Term, Terms},
+    plan::{LaneIndex, Op, Term, Terms},
 };
 use rondel_transport_api::{Keep, Operand, Post, Sink, Token};
 
@@ -45,36 +45,52 @@ pub(crate) struct OwedPost {
     stamp: u64,
 }
 
-fn token(staged: u32, lane: usize) -> Token {
+/// Names the receive of one message of a staged step.
+pub(super) fn token(staged: u32, lane: usize) -> Token {
     Token(STAGED | u64::from(staged) << 16 | lane as u64)
 }
 
 impl Engine {
-    pub(super) fn start_staged(
-        &mut self,
-        run: &mut Run,
-        id: RunId,
-        action: Action,
-        terms: Terms,
-        dst: Bytes,
-        last: bool,
-    ) -> Started {
+    pub(super) fn start_staged(&mut self, run: &mut Run, id: RunId, action: Action, len: usize) -> Started {
         let nlanes = run.plan.step_lanes(action.step).len();
-        let lane_at = |k: usize| run.lanes[run.plan.step_lanes(action.step)[k].0 as usize];
-        for k in 0..nlanes {
-            let lane = &self.lanes[lane_at(k) as usize];
+        for lane in run.plan.step_lanes(action.step) {
+            let lane = &self.lanes[run.lanes[lane.0 as usize] as usize];
             if lane.staged >= PER_LANE || !lane.owed.is_empty() {
                 return Started::Refused;
             }
         }
-        let stride = dst.len.next_multiple_of(64);
+        let stride = len.next_multiple_of(64);
         let block = self.pool.take(stride * nlanes);
+        self.resume_staged(run, id, action, (block, stride), |_| false, |_| false);
+        Started::Pending
+    }
+
+    /// Takes over a staged step of which some receives were `posted`, and some messages are there. `block` is where those
+    /// wait, a stride from each to the next.
+    pub(super) fn resume_staged(
+        &mut self,
+        run: &mut Run,
+        id: RunId,
+        action: Action,
+        (block, stride): (Block, usize),
+        posted: impl Fn(usize) -> bool,
+        there: impl Fn(usize) -> bool,
+    ) {
+        let Op::RecvReduce { terms, dst, last } = run.plan.steps()[action.step as usize].op else {
+            unreachable!("only reductions of messages are staged")
+        };
+        let dst = run.bytes(dst, action.slice);
         let slot = self.free_staged.pop().unwrap_or_else(|| {
             self.staged.push(None);
             self.staged.len() as u32 - 1
         });
-        for k in 0..nlanes {
-            let lane = lane_at(k);
+        let mut missing = 0;
+        for k in 0..run.plan.step_lanes(action.step).len() {
+            if there(k) {
+                continue;
+            }
+            missing += 1;
+            let lane = run.lanes[run.plan.step_lanes(action.step)[k].0 as usize];
             let post = OwedPost {
                 token: token(slot, k),
                 dst: block.as_ptr().wrapping_add(k * stride),
@@ -82,7 +98,7 @@ impl Engine {
                 stamp: run.stamp,
             };
             self.lanes[lane as usize].staged += 1;
-            if !self.post_staged(lane, post) {
+            if !posted(k) && !self.post_staged(lane, post) {
                 if self.lanes[lane as usize].owed.is_empty() {
                     self.owing.push(lane);
                 }
@@ -90,20 +106,19 @@ impl Engine {
             }
         }
         // Owed posts count from the start: the step cannot be over before they were made and done.
-        run.outstanding += nlanes as u32;
+        run.outstanding += missing;
         self.staged[slot as usize] = Some(Staged {
             run: id,
             action,
             block,
             stride,
-            missing: nlanes as u32,
+            missing,
             broken: false,
             dst: dst.addr,
             len: dst.len,
             terms,
             last,
         });
-        Started::Pending
     }
 
     fn post_staged(&mut self, lane: u32, post: OwedPost) -> bool {

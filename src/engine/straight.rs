@@ -12,10 +12,11 @@ use super::{
     execution::Action,
     lane::Phase,
     memory::Block,
+    staging,
 };
 use crate::{
     error::{Error, Result},
-    plan::{self, Buf, Op, Plan, Span, Term, Terms, partition::Partition},
+    plan::{self, Buf, LaneIndex, Op, Plan, Span, Term, Terms, partition::Partition},
 };
 use rondel_transport_api::{Event, Keep, LaneId, Operand, Post, Sink, Slice, Token};
 use std::time::Duration;
@@ -23,10 +24,18 @@ use std::time::Duration;
 /// Looks without anything new before a call goes on as an ordinary operation.
 const LOOKS: u32 = 64;
 
-/// A place in one of the memories of a run.
+/// The memories of a run.
+#[derive(Clone, Copy, Debug)]
+enum Home {
+    Of(Buf),
+    /// Where messages wait that are combined in one pass.
+    Staging,
+}
+
+/// A place in one of them.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    buf: Buf,
+    home: Home,
     offset: usize,
 }
 
@@ -47,8 +56,9 @@ enum What {
     Recv {
         dst: Place,
     },
-    RecvReduce {
-        with: Source,
+    /// Combines a message with what is here, or (until it is staged) several.
+    Combine {
+        with: Option<Source>,
         dst: Place,
         last: bool,
     },
@@ -80,12 +90,24 @@ struct Step {
 /// The steps of a prepared call, resolved.
 #[derive(Clone, Debug)]
 pub(crate) struct Straight {
-    steps: Box<[Step]>,
+    steps: Vec<Step>,
+    gather: Option<Gather>,
     /// The engine's lanes that it uses, and the endpoints of those.
     lanes: Box<[u32]>,
     ports: Box<[usize]>,
     /// All its lanes stood once.
     ready: bool,
+}
+
+/// A step that combines several messages in one pass. Receives of those into staging follow behind the steps of the plan,
+/// in the order of its lanes, and it is a local reduction that comes after them.
+#[derive(Clone, Copy, Debug)]
+struct Gather {
+    step: u32,
+    /// Its first receive among the steps, and how many there are.
+    first: u32,
+    messages: u32,
+    stride: usize,
 }
 
 /// How far a call is: a bit for each step.
@@ -118,21 +140,83 @@ impl Straight {
         if !whole || plan.steps().is_empty() || plan.steps().len() > u64::BITS as usize {
             return None;
         }
-        let number = |step: u32| plan.step_lanes(step).first().map(|lane| lanes[lane.0 as usize]);
-        let resolve = |step: u32| {
-            let (port, lane) = number(step).map_or((0, LaneId(0)), |lane| {
-                let lane = &all[lane as usize];
-                (lane.endpoint, lane.id)
-            });
-            let step = resolve(plan, partition, step)?;
-            let fused = !matches!(step.what, What::RecvReduce { .. }) || ports[port].reduces;
-            fused.then_some(Step { port, lane, ..step })
+        let count = plan.steps().len() as u32;
+        let mut ports_used: Vec<usize> = lanes.iter().map(|&lane| all[lane as usize].endpoint).collect();
+        ports_used.sort_unstable();
+        ports_used.dedup();
+        let end_of = |lane: &LaneIndex| {
+            let lane = &all[lanes[lane.0 as usize] as usize];
+            (lane.endpoint, lane.id)
         };
-        let steps: Option<Box<[Step]>> = (0..plan.steps().len() as u32).map(resolve).collect();
-        let mut used: Vec<usize> = lanes.iter().map(|&lane| all[lane as usize].endpoint).collect();
-        used.sort_unstable();
-        used.dedup();
-        Some(Straight { steps: steps?, lanes: lanes.into(), ports: used.into(), ready: false })
+        let mut straight = Straight {
+            steps: (0..count).map(|step| resolve(plan, partition, step, &end_of)).collect(),
+            gather: None,
+            lanes: lanes.into(),
+            ports: ports_used.into(),
+            ready: false,
+        };
+        for number in 0..count {
+            let step = &straight.steps[number as usize];
+            let fused = match step.what {
+                What::Combine { with: Some(_), .. } => ports[step.port].reduces,
+                What::Combine { with: None, .. } => false,
+                _ => true,
+            };
+            if !fused {
+                straight.stage(plan, partition, number, &end_of)?;
+            }
+        }
+        (straight.steps.len() <= u64::BITS as usize).then_some(straight)
+    }
+
+    /// Makes a step receive its messages into staging, and combine them there. `None`: where it is not the only such step,
+    /// or not the first on its lanes.
+    fn stage(
+        &mut self,
+        plan: &Plan,
+        partition: &Partition,
+        number: u32,
+        end_of: &impl Fn(&LaneIndex) -> (usize, LaneId),
+    ) -> Option<()> {
+        let Op::RecvReduce { terms, dst, last } = plan.steps()[number as usize].op else { return None };
+        let first = self.steps.len() as u32;
+        let Step { len, after, .. } = self.steps[number as usize];
+        let stride = len.next_multiple_of(64);
+        let part = |message: usize| Place { home: Home::Staging, offset: message * stride };
+        let lanes = plan.step_lanes(number);
+        for (message, lane) in lanes.iter().enumerate() {
+            if (0..number).any(|other| plan.step_lanes(other).contains(lane)) {
+                return None;
+            }
+            let (port, id) = end_of(lane);
+            self.steps.push(Step {
+                what: What::Recv { dst: part(message) },
+                len,
+                port,
+                lane: id,
+                after,
+                behind: 0,
+            });
+            for later in number + 1..plan.steps().len() as u32 {
+                if plan.step_lanes(later).contains(lane) {
+                    let behind = &mut self.steps[later as usize].behind;
+                    *behind = *behind & !(1 << number) | 1 << (first as usize + message);
+                }
+            }
+        }
+        let place = resolver(plan, partition);
+        let mut message = 0..;
+        let source = |term: &Term| match *term {
+            Term::Local(operand) => Source { place: place(operand.span), raw: operand.raw },
+            Term::Peer(_) => Source { place: part(message.next().unwrap_or(0)), raw: false },
+        };
+        let step = &mut self.steps[number as usize];
+        step.what =
+            What::Reduce { from: plan.terms(terms).iter().map(source).collect(), dst: place(dst), last };
+        step.after |= (0..lanes.len()).fold(0, |set, message| set | 1 << (first as usize + message));
+        step.behind = 0;
+        let gather = Gather { step: number, first, messages: lanes.len() as u32, stride };
+        self.gather.replace(gather).is_none().then_some(())
     }
 
     fn everything(&self) -> u64 {
@@ -140,38 +224,52 @@ impl Straight {
     }
 }
 
-/// A step, but for its lane.
-fn resolve(plan: &Plan, partition: &Partition, number: u32) -> Option<Step> {
+/// Where the spans of a plan in one piece are.
+fn resolver<'a>(plan: &'a Plan, partition: &'a Partition) -> impl Fn(Span) -> Place + 'a {
     let piece = partition.piece(0, 0);
-    let range = |span: Span| partition.bytes(plan, &piece, span, 0);
-    let place = |span: Span| Place { buf: span.buf, offset: range(span).start as usize };
+    move |span| {
+        let offset = partition.bytes(plan, &piece, span, 0).start as usize;
+        Place { home: Home::Of(span.buf), offset }
+    }
+}
+
+fn resolve(
+    plan: &Plan,
+    partition: &Partition,
+    number: u32,
+    end_of: &impl Fn(&LaneIndex) -> (usize, LaneId),
+) -> Step {
+    let place = resolver(plan, partition);
     let source = |operand: plan::Operand| Source { place: place(operand.span), raw: operand.raw };
-    let locals = |terms: Terms| plan.terms(terms).iter().filter_map(Term::local).map(source);
+    let locals = |terms: Terms| -> Box<[Source]> {
+        plan.terms(terms).iter().filter_map(Term::local).map(source).collect()
+    };
     let (what, span) = match plan.steps()[number as usize].op {
         Op::Send { src, .. } => (What::Send { src: place(src) }, src),
         Op::Recv { dst, .. } => (What::Recv { dst: place(dst) }, dst),
         Op::RecvReduce { terms, dst, last } => {
-            let locals: Vec<Source> = locals(terms).collect();
-            let (&[with], 1) = (&locals[..], plan.step_lanes(number).len()) else { return None };
-            (What::RecvReduce { with, dst: place(dst), last }, dst)
+            let with = match (&locals(terms)[..], plan.step_lanes(number).len()) {
+                (&[with], 1) => Some(with),
+                _ => None,
+            };
+            (What::Combine { with, dst: place(dst), last }, dst)
         }
-        Op::Reduce { terms, dst, last } => {
-            (What::Reduce { from: locals(terms).collect(), dst: place(dst), last }, dst)
-        }
+        Op::Reduce { terms, dst, last } => (What::Reduce { from: locals(terms), dst: place(dst), last }, dst),
         Op::Copy { src, dst, last } => (What::Copy { src: source(src), dst: place(dst), last }, dst),
     };
-    let bytes = range(span);
+    let bytes = partition.bytes(plan, &partition.piece(0, 0), span, 0);
     let lane = plan.step_lanes(number).first();
+    let (port, id) = lane.map_or((0, LaneId(0)), end_of);
     let before = |&other: &u32| lane.is_some() && plan.step_lanes(other).first() == lane;
     let set = |steps: &mut dyn Iterator<Item = u32>| steps.fold(0, |set, step| set | 1 << step);
-    Some(Step {
+    Step {
         what: if bytes.is_empty() { What::Nothing } else { what },
         len: (bytes.end - bytes.start) as usize,
-        port: 0,
-        lane: LaneId(0),
+        port,
+        lane: id,
         after: set(&mut plan.dependencies(number).iter().map(|dependency| dependency.step)),
         behind: set(&mut (0..number).filter(before)),
-    })
+    }
 }
 
 /// How far a call came.
@@ -180,6 +278,9 @@ struct Reached {
     run: RunId,
     walk: Walk,
     scratch: Option<Block>,
+    /// Where messages wait that are combined in one pass, and the number of that step if the call goes on: the tokens of
+    /// their receives bear it.
+    staging: Option<(Block, u32)>,
 }
 
 /// One call that goes the short way.
@@ -192,10 +293,12 @@ struct Passage<'a> {
 
 impl Passage<'_> {
     fn at(&self, place: Place) -> *mut u8 {
-        let base = match place.buf {
-            Buf::Input => self.submission.input,
-            Buf::Output => self.submission.output,
-            Buf::Scratch => self.reached.scratch.as_ref().map_or(std::ptr::null_mut(), Block::as_ptr),
+        let start = |block: Option<&Block>| block.map_or(std::ptr::null_mut(), Block::as_ptr);
+        let base = match place.home {
+            Home::Of(Buf::Input) => self.submission.input,
+            Home::Of(Buf::Output) => self.submission.output,
+            Home::Of(Buf::Scratch) => start(self.reached.scratch.as_ref()),
+            Home::Staging => start(self.reached.staging.as_ref().map(|(block, _)| block)),
         };
         base.wrapping_add(place.offset)
     }
@@ -205,19 +308,30 @@ impl Passage<'_> {
     fn is_over(&self) -> bool {
         self.reached.walk.over == self.straight.everything()
     }
+    /// The token of a step's post.
+    fn token(&self, number: u32) -> Token {
+        match (self.straight.gather, &self.reached.staging) {
+            (Some(gather), &Some((_, slot))) if number >= gather.first => {
+                staging::token(slot, (number - gather.first) as usize)
+            }
+            _ => token(self.reached.run, Action { step: number, slice: 0 }),
+        }
+    }
     /// Takes the ends of this call's own posts from the events. Returns whether there were any.
     fn take_done(&mut self, events: &mut Vec<Event>) -> bool {
-        let first = token(self.reached.run, Action { step: 0, slice: 0 }).0;
-        let steps = self.straight.steps.len() as u64;
+        let count = self.straight.steps.len() as u64;
+        let ordinary = self.straight.gather.map_or(count, |gather| u64::from(gather.first));
+        let (step_zero, message_zero) = (self.token(0).0, self.token(ordinary as u32).0);
         let before = self.reached.walk.over;
         let over = &mut self.reached.walk.over;
         events.retain(|event| {
             let Event::Done { token: Token(token) } = *event else { return true };
-            let step = token.wrapping_sub(first) >> 20;
-            if step < steps {
-                *over |= 1 << step;
+            let (step, message) = (token.wrapping_sub(step_zero) >> 20, token.wrapping_sub(message_zero));
+            let number = if step < ordinary { step } else { ordinary.saturating_add(message) };
+            if number < count {
+                *over |= 1 << number;
             }
-            step >= steps
+            number >= count
         });
         *over != before
     }
@@ -241,7 +355,7 @@ impl Engine {
         }
         let prepared = self.prepare(comm.0, &submission)?;
         let submission = self.number(comm.0, submission);
-        let mut reached = None;
+        let (mut reached, mut gather) = (None, None);
         if self.unfinished == 0
             && let Some(mut straight) = self.straight_of(prepared).take()
         {
@@ -250,6 +364,7 @@ impl Engine {
             if straight.ready {
                 reached = Some(self.pass(comm.0, prepared, &straight, &submission, pause));
             }
+            gather = straight.gather;
             *self.straight_of(prepared) = Some(straight);
         }
         if let Some(None) = reached {
@@ -258,7 +373,7 @@ impl Engine {
         self.now = clock();
         let operation = self.enqueue(comm.0, prepared, submission);
         if let Some(reached) = reached.flatten() {
-            self.carry_on(operation, reached);
+            self.carry_on(operation, gather, reached);
         }
         Ok(Submitted::Started(operation))
     }
@@ -279,11 +394,15 @@ impl Engine {
         let scratch_bytes = self.prepared[prepared as usize].as_ref().map_or(0, |p| p.scratch_bytes);
         let run = RunId(self.free_runs.last().copied().unwrap_or(self.runs.len() as u32));
         let scratch = (scratch_bytes > 0).then(|| self.pool.take(scratch_bytes));
+        let staging = straight.gather.map(|gather| {
+            let slot = self.free_staged.last().copied().unwrap_or(self.staged.len() as u32);
+            (self.pool.take(gather.stride * gather.messages as usize), slot)
+        });
         let mut passage = Passage {
             straight,
             submission,
             stamp: submission.call.stamp(self.comms[comm].spec.table),
-            reached: Reached { run, walk: Walk::default(), scratch },
+            reached: Reached { run, walk: Walk::default(), scratch, staging },
         };
         let mut events = std::mem::take(&mut self.events);
         let mut idle = 0;
@@ -305,7 +424,8 @@ impl Engine {
         if !passage.is_over() {
             return Some(passage.reached);
         }
-        if let Some(block) = passage.reached.scratch {
+        let Reached { scratch, staging, .. } = passage.reached;
+        for block in scratch.into_iter().chain(staging.map(|(block, _)| block)) {
             self.pool.put(block);
         }
         self.conclude(comm, &submission.call, false);
@@ -330,8 +450,7 @@ impl Engine {
             let step = &passage.straight.steps[number as usize];
             let Walk { started, over } = passage.reached.walk;
             if step.after & !over == 0 && step.behind & !started == 0 {
-                let action = Action { step: number, slice: 0 };
-                let post = self.start_step(passage, step, token(passage.reached.run, action));
+                let post = self.start_step(passage, step, passage.token(number));
                 let walk = &mut passage.reached.walk;
                 walk.started |= u64::from(post != Some(Post::Full)) << number;
                 walk.over |= u64::from(post.is_none()) << number;
@@ -353,13 +472,14 @@ impl Engine {
         let endpoint = &mut self.ports[step.port].endpoint;
         let sink = match step.what {
             What::Recv { dst } => Sink::Copy { dst: passage.at(dst), region: None, keep: Keep::Keep },
-            What::RecvReduce { with, dst, last } => Sink::Reduce {
+            What::Combine { with: Some(with), dst, last } => Sink::Reduce {
                 reduction: *reduction,
                 with: passage.operand(with),
                 dst: passage.at(dst),
                 last,
                 keep: Keep::Keep,
             },
+            What::Combine { with: None, .. } => unreachable!("several messages are staged"),
             What::Send { src } => {
                 let slice = Slice { addr: passage.at(src), len: step.len as u32, region: None };
                 // SAFETY: the caller's buffers and the scratch are valid until the operation is over, which is not
@@ -383,25 +503,41 @@ impl Engine {
     }
 
     /// Brings an operation, which was just put in line, to where its call came on the short way.
-    fn carry_on(&mut self, operation: OperationId, reached: Reached) {
-        let Reached { run: id, walk, scratch } = reached;
+    fn carry_on(&mut self, operation: OperationId, gather: Option<Gather>, reached: Reached) {
+        let Reached { run: id, walk, scratch, mut staging } = reached;
         let mut run = self.runs[id.0 as usize].take().expect("it was just started");
         debug_assert_eq!(run.operation, operation, "a run got another number than its tokens bear");
         if let Some(unused) = std::mem::replace(&mut run.scratch, scratch) {
             self.pool.put(unused);
         }
         while let Some(action) = run.execution.poll_action() {
-            if walk.started >> action.step & 1 == 0 {
+            let is = |set: u64, number: u32| set >> number & 1 == 1;
+            let gather = gather.filter(|gather| gather.step == action.step);
+            if is(walk.over, action.step) {
+                run.execution.handle_done(action);
+            } else if let Some(gather) = gather
+                && let Some((block, _)) = staging.take()
+            {
+                let of = |set: u64| move |message: usize| is(set, gather.first + message as u32);
+                self.resume_staged(
+                    &mut run,
+                    id,
+                    action,
+                    (block, gather.stride),
+                    of(walk.started),
+                    of(walk.over),
+                );
+            } else if is(walk.started, action.step) {
+                run.outstanding += 1;
+            } else {
                 run.execution.refuse(action);
                 self.refused.push((id, action.step));
                 continue;
             }
-            if walk.over >> action.step & 1 == 1 {
-                run.execution.handle_done(action);
-            } else {
-                run.outstanding += 1;
-            }
             self.pass_turns(&mut run, id, action.step);
+        }
+        if let Some((block, _)) = staging {
+            self.pool.put(block);
         }
         self.runs[id.0 as usize] = Some(run);
         self.handle_foreign();
