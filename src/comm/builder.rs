@@ -280,8 +280,7 @@ fn machine_of(members: &[&Member]) -> Machine {
     let shares_memory = |member: &&Member| {
         member.card.adverts.first().is_some_and(|advert| advert.transport == rondel_shm::NAME)
     };
-    let within = if members.iter().all(shares_memory) { Machine::SHARED_MEMORY } else { Machine::LOOPBACK };
-    Machine::new(within, Machine::DATA_CENTRE_TCP)
+    if members.iter().all(shares_memory) { Machine::sharing_memory() } else { Machine::default() }
 }
 
 fn refusals(peer: &Member, endpoints: &[Open], tried: &[(String, String)]) -> Vec<(String, String)> {

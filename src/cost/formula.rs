@@ -173,7 +173,7 @@ impl Formulas {
     /// A busiest rank sends to `inside` ranks of its host and to `outside` others, and receives from as many; `crossing`
     /// messages leave the busiest host.
     fn fan(&self, inside: u32, outside: u32, crossing: u32, part: f64, combine: f64) -> Step {
-        let Rates { within, across, gamma } = &self.rates;
+        let Rates { within, across, gamma, staging, .. } = &self.rates;
         let of = |value: fn(&LinkRate) -> f64| {
             f64::from(inside) * value(within) + f64::from(outside) * value(across)
         };
@@ -190,7 +190,9 @@ impl Formulas {
             alpha: last.alpha,
             wire: if outside > 0 { last.beta } else { last.beta / 2.0 },
             port: f64::from(crossing) * across.beta,
-            combine: combine * gamma * f64::from(inside + outside),
+            combine: combine
+                * (gamma + if inside + outside > 1 { *staging } else { 0.0 })
+                * f64::from(inside + outside),
             late: false,
         }
     }
@@ -252,9 +254,9 @@ impl Formulas {
     fn halving_doubling(&self, collective: Collective, total: &mut Total) {
         let flat = collective == Collective::AllReduce;
         let block = if flat { 1.0 / f64::from(self.spread.nranks) } else { 1.0 };
-        // Blocks of a flat buffer are one message, or two where they go around the end. As long as that they
-        // fill a pipe less well than slices do: simulated between hosts, and measured with 8 ranks on one.
-        let long = if flat { 1.25 } else { 1.0 };
+        // Blocks of a flat buffer are one message, or two where they go around the end. As long as that they fill a pipe
+        // less well than slices do: simulated between hosts, and measured with 8 ranks on one.
+        let (here, away) = if flat { (self.rates.waiting, 1.25) } else { (1.0, 1.0) };
         let step = |combine: f64| {
             move |round: &Halving| {
                 let blocks = f64::from(round.blocks);
@@ -262,10 +264,10 @@ impl Formulas {
                 self.mixed(round.crossing, blocks * block, combine).map(|step| Step {
                     sending: step.sending * messages,
                     receiving: step.receiving * messages,
-                    moving_out: step.moving_out * long,
-                    moving_in: step.moving_in * long,
-                    wire: step.wire * long,
-                    port: step.port * long,
+                    moving_out: step.moving_out * here,
+                    moving_in: step.moving_in * here,
+                    wire: step.wire * away,
+                    port: step.port * away,
                     ..step
                 })
             }

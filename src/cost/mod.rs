@@ -31,10 +31,23 @@ pub struct Machine {
     pub across: Link,
     /// Seconds of CPU for each byte that is combined or copied.
     pub gamma: f64,
+    /// What carries the bytes between ranks of one host.
+    pub medium: Medium,
     /// Messages up to this many bytes leave before the receiver has asked for them.
     pub eager: u64,
     /// Ranks that share one CPU. Below one counts as one.
     pub ranks_per_cpu: f64,
+}
+
+/// What carries bytes between ranks of one host, where that makes a difference beyond its [`Link`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Medium {
+    /// Messages beyond the sockets' buffers wait for each other.
+    #[default]
+    Sockets,
+    /// Messages stream through a ring, however long. Several that a step combines are copied together first, which costs
+    /// `gamma` a byte more; out of sockets they have to be copied in any case.
+    SharedMemory,
 }
 
 impl Machine {
@@ -55,7 +68,22 @@ impl Machine {
 
     /// With a CPU of its own for each rank, 12 GB/s for combining in the cache, and socket buffers of 256 KiB.
     pub const fn new(within: Link, across: Link) -> Self {
-        Machine { within, across, gamma: 1.0 / 12e9, eager: 256 << 10, ranks_per_cpu: 1.0 }
+        Machine {
+            within,
+            across,
+            gamma: 1.0 / 12e9,
+            medium: Medium::Sockets,
+            eager: 256 << 10,
+            ranks_per_cpu: 1.0,
+        }
+    }
+
+    /// Hosts of one data centre whose ranks share memory.
+    pub const fn sharing_memory() -> Self {
+        Machine {
+            medium: Medium::SharedMemory,
+            ..Machine::new(Machine::SHARED_MEMORY, Machine::DATA_CENTRE_TCP)
+        }
     }
 
     /// The same with CPUs that this many ranks share.
@@ -76,6 +104,14 @@ impl Machine {
             within: rate(&self.within, share),
             across: rate(&self.across, 1.0),
             gamma: self.gamma * share,
+            staging: match self.medium {
+                Medium::Sockets => 0.0,
+                Medium::SharedMemory => self.gamma * share,
+            },
+            waiting: match self.medium {
+                Medium::Sockets => 1.25,
+                Medium::SharedMemory => 1.0,
+            },
         }
     }
 }
@@ -93,6 +129,10 @@ struct Rates {
     across: LinkRate,
     /// Seconds of CPU for a byte that is combined or copied.
     gamma: f64,
+    /// The same for a byte that is copied together with those of other messages.
+    staging: f64,
+    /// By how much a byte of a message much longer than a slice is slower.
+    waiting: f64,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -334,7 +334,10 @@ impl Simulation {
             Op::Recv { .. } => self.receive(doing, 0.0),
             // As many passes as operands, less the one that a pass combines with.
             Op::RecvReduce { terms, .. } => {
-                self.receive(doing, gamma * f64::from(terms.end - terms.start - 1));
+                let messages = self.pipes_used(doing).len();
+                let staging =
+                    if messages > 1 { self.rates.staging * (len * messages as u64) as f64 } else { 0.0 };
+                self.receive(doing, gamma * f64::from(terms.end - terms.start - 1) + staging);
             }
             Op::Reduce { terms, .. } => self.compute(doing, gamma * f64::from(terms.end - terms.start - 1)),
             Op::Copy { .. } => self.compute(doing, gamma),

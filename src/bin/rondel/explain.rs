@@ -75,8 +75,8 @@ fn explain(args: &ExplainArgs) -> Result<String, Stop> {
         overhead: Machine::DATA_CENTRE_TCP.overhead,
         bytes_per_sec: args.rate * 1e9,
     };
-    let within = if args.transport == "shm" { Machine::SHARED_MEMORY } else { Machine::LOOPBACK };
-    let tuner = Tuner::new(&shape, within, across, args.algorithm, None);
+    let machine = if args.transport == "shm" { Machine::sharing_memory() } else { Machine::default() };
+    let tuner = Tuner::for_machine(&shape, &Machine { across, ..machine }, args.algorithm, None);
     let mut text = format!(
         "# {} of {} ranks on {} hosts over {} (*: chosen); times are predicted\n{:>10}  {:<18} {:>8} {:>12}\n",
         args.collective.name(),
