@@ -52,7 +52,10 @@ fn a_run_without_end_leaves_whole_files_behind_when_it_is_interrupted() {
         });
         let output = output(child);
         let (rest, stderr) = (rest.join().unwrap(), String::from_utf8(output.stderr).unwrap());
-        assert_eq!((output.status.code(), stderr.as_str()), (Some(128 + number), ""), "{whom}: {rest}");
+        // Ranks may notice the end of rank 0 before they are ended themselves; the parent holds them.
+        let expected = |line: &str| whom == "rank 0" && line.contains("rank 0 died");
+        assert!(stderr.lines().all(expected), "{whom}: {stderr}");
+        assert_eq!(output.status.code(), Some(128 + number), "{whom}: {rest}");
         let last =
             format!("# Ended early, with what was measured so far: ended by SIG{}\n", name.to_uppercase());
         assert!(rest.contains("# Out of bounds values : 0 OK\n") && rest.ends_with(&last), "{whom}: {rest}");

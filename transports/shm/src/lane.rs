@@ -78,6 +78,8 @@ pub(crate) struct Lane {
     inbox: Inbox,
     outbox: Outbox,
     end: Option<End>,
+    /// It was closed before it was connected: who waits for us to dial is told goodbye, within this time.
+    leaves: Option<Duration>,
     /// Something happened on the socket.
     pub(crate) news: bool,
     /// Whether the endpoint's list of lanes with something to do has it.
@@ -111,6 +113,7 @@ impl Lane {
             inbox: Inbox::new(segment::RING),
             outbox: Outbox::new(segment::RING),
             end: None,
+            leaves: None,
             news: false,
             listed: false,
             owes_look: false,
@@ -406,7 +409,12 @@ impl Lane {
         let said = matches!(self.phase, Phase::Greeting { shown: true, owes_ready: false, .. });
         if said && self.theirs.is_some() && self.own.file().is_none() {
             self.phase = Phase::Open;
-            events.push(Event::Established { lane: self.id });
+            match self.leaves {
+                Some(linger) => {
+                    self.close(linger, events, with);
+                }
+                None => events.push(Event::Established { lane: self.id }),
+            }
         } else if let Some(end) = self.end.take() {
             let (error, cause) = self.obituary(&end);
             self.fail_all(&error, events);
@@ -479,10 +487,18 @@ impl Lane {
         events: &mut Vec<Event>,
         with: &Surroundings<'_>,
     ) -> Moved {
-        match self.phase {
+        match &mut self.phase {
             Phase::Leaving { .. } | Phase::Over => return Moved::default(),
-            Phase::Offered { .. } | Phase::Waits { .. } | Phase::Dials { .. } => {
+            // Who dials a lane that has ended is turned away at the door.
+            Phase::Offered { .. } | Phase::Waits { .. } => {
                 self.finish(Word::Goodbye, None, events);
+                return Moved::default();
+            }
+            Phase::Dials { until, .. } => {
+                if self.leaves.is_none() {
+                    *until = Instant::now() + linger;
+                    self.leaves = Some(linger);
+                }
                 return Moved::default();
             }
             // The other end may be open already.

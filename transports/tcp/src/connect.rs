@@ -53,6 +53,11 @@ impl Connecting {
         self.until.is_some()
     }
 
+    /// Whether it is this end that dials.
+    pub(crate) fn dials(&self) -> bool {
+        matches!(self.role, Role::Dials(_))
+    }
+
     /// When to give up.
     pub(crate) fn until(&self) -> Option<Instant> {
         match &self.role {

@@ -65,7 +65,16 @@ pub(crate) struct Lane {
     on_host: bool,
     /// Sending is impossible, but what had arrived is still to be received.
     broken: Option<String>,
+    /// It was closed before it was connected: who waits for us to dial is told goodbye, until then.
+    leaves: Option<Leaves>,
     silent_looks: u32,
+}
+
+/// A lane was closed while it dialled.
+#[derive(Clone, Copy)]
+struct Leaves {
+    linger: Duration,
+    until: Instant,
 }
 
 /// What a lane needs from its endpoint while it has its turn.
@@ -97,6 +106,7 @@ impl Lane {
             quiet: QUIET,
             on_host: false,
             broken: None,
+            leaves: None,
             silent_looks: 0,
         }
     }
@@ -123,7 +133,10 @@ impl Lane {
     /// When it must be looked at although nothing arrives.
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
         match &self.phase {
-            Phase::Connecting(connecting) => connecting.until(),
+            Phase::Connecting(connecting) => {
+                let leaves = self.leaves.map(|leaves| leaves.until);
+                connecting.until().into_iter().chain(leaves).min()
+            }
             Phase::Greeting { until } => Some(*until),
             // The kernel does not always say when the peer has taken the last byte.
             Phase::Leaving { until, said_goodbye: true } => {
@@ -208,6 +221,9 @@ impl Lane {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         let now = turn.now.unwrap_or_else(Instant::now);
         match connecting.poll(now, self.id.0, turn.wake) {
+            Ok(None) if self.leaves.is_some_and(|leaves| now >= leaves.until) => {
+                self.finish(None, turn.events);
+            }
             Ok(None) => {}
             Ok(Some(streams)) => {
                 if let Some(Ok(address)) = streams.first().map(TcpStream::peer_addr) {
@@ -219,8 +235,11 @@ impl Lane {
                 let socket = |stream| Socket { stream, input: Input::new(), output: Output::new() };
                 self.sockets = streams.into_iter().map(socket).collect();
                 self.phase = Phase::Greeting { until: now + GREET_WITHIN };
+                if let Some(Leaves { linger, .. }) = self.leaves {
+                    self.close(linger, turn);
+                }
             }
-            Err(cause) => self.finish(Some(cause), turn.events),
+            Err(cause) => self.finish(self.leaves.is_none().then_some(cause), turn.events),
         }
     }
 
@@ -409,7 +428,13 @@ impl Lane {
 
     /// Begins to leave.
     pub(crate) fn close(&mut self, linger: Duration, turn: &mut Turn<'_>) {
-        match self.phase {
+        match &self.phase {
+            Phase::Connecting(connecting) if connecting.dials() => {
+                let until = Instant::now() + linger;
+                self.leaves.get_or_insert(Leaves { linger, until });
+                return;
+            }
+            // Who dials a lane that has ended is turned away.
             Phase::Connecting(_) => return self.finish(None, turn.events),
             Phase::Leaving { .. } | Phase::Over => return,
             // The other end may be open already.

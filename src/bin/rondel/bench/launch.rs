@@ -136,10 +136,12 @@ impl Ranks<'_> {
         self.kill();
         Ok(signalled)
     }
-    /// Lets rank 0 write what it has. Another signal ends this process at once, and the ranks with it.
+    /// Lets rank 0 write what it has, while the others stand still: they have no cause to complain of its end. Another
+    /// signal ends this process at once, and the ranks with it.
     fn end_by(&mut self, signal: i32, signals: &Signals) {
         signals.release();
-        if let Some(child) = self.running.get(&0) {
+        for (rank, child) in self.running.iter().rev() {
+            let signal = if *rank == 0 { signal } else { libc::SIGSTOP };
             // SAFETY: a signal to a child that was not collected yet, so that the number is still its own.
             unsafe { libc::kill(child.id() as i32, signal) };
         }

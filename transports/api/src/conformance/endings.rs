@@ -131,6 +131,23 @@ pub fn a_lane_may_close_before_it_is_established<F: Fixture>() {
     }
 }
 
+/// Clause 11: who closes a lane while both ends connect does not leave the other waiting.
+pub fn a_close_while_connecting_reaches_the_peer<F: Fixture>() {
+    let mut rig = Rig::<F>::new(2);
+    for steps in 0..6 {
+        for first in [true, false] {
+            let (a, offer_a, b, offer_b) = rig.prepare(0, 1);
+            rig.endpoint(0).establish(a.id, &offer_b).expect("establish with the peer's offer");
+            rig.endpoint(1).establish(b.id, &offer_a).expect("establish with the peer's offer");
+            rig.steps(steps);
+            let (leaver, other) = if first { (a, b) } else { (b, a) };
+            rig.close(leaver);
+            rig.closed(leaver);
+            rig.closed(other);
+        }
+    }
+}
+
 /// Clauses 3 and 4: each post has one event, then `Closed` with a cause, and then nothing is written.
 pub fn an_abort_gives_every_token_one_event<F: Fixture>() {
     for steps in [0, 1, 2, 3, 5, 9] {

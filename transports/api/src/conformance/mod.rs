@@ -120,6 +120,7 @@ macro_rules! conformance_tests {
             a_close_fails_receives_without_message,
             both_ends_may_close_at_once,
             a_lane_may_close_before_it_is_established,
+            a_close_while_connecting_reaches_the_peer,
             an_abort_gives_every_token_one_event,
             a_dead_peer_is_noticed,
             other_lanes_outlive_an_abort,
