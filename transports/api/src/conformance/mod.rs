@@ -128,6 +128,7 @@ macro_rules! conformance_tests {
             // Clause 8: sleeping
             no_wakeup_is_lost_in_a_pingpong,
             no_wakeup_is_lost_with_two_endpoints,
+            no_wakeup_is_lost_from_allocated_memory,
             a_close_wakes_a_sleeper,
             // Clause 9 and foreign bytes
             reaching_is_symmetric,
