@@ -39,7 +39,7 @@
 //! largest buffer, of which two are under way at once. It is the sum of the endpoint's fixed part (for TCP: 256 KiB of
 //! scratch), what each lane holds (TCP: 4 KiB of read-ahead a socket and a few KiB of queues; shared memory: 260 KiB of ring
 //! and about 10 KiB of queues), two scratch sets of at most one round a channel for algorithms that need scratch, and for reductions with several sources at most two
-//! slices (128 KiB) a lane of staging. [`Communicator::stats`](comm::Communicator::stats) tells the present sum.
+//! slices (128 KiB) a lane of staging. A [`Buffer`] holds what it was made for. [`Communicator::stats`](comm::Communicator::stats) tells the present sum.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("rondel supports Linux only");
@@ -61,7 +61,7 @@ pub mod plan;
 pub mod verify;
 
 pub use bootstrap::Rendezvous;
-pub use comm::{Communicator, Group};
+pub use comm::{Buffer, Communicator, Group};
 pub use error::{Error, Result};
 pub use rondel_transport_api::{DataType, Element, F8E4M3, F8E5M2, ReduceOp, Scalar};
 

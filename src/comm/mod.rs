@@ -1,11 +1,13 @@
 //! Communicators: what callers use. Checks arguments and does nothing else per call.
 
+mod buffer;
 mod builder;
 mod call;
 mod group;
 mod overlap;
 mod split;
 
+pub use buffer::Buffer;
 pub use builder::{Builder, built_in_transports};
 pub use call::RawCall;
 pub use group::Group;

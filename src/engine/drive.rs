@@ -125,7 +125,9 @@ impl Engine {
             Op::Send { src, .. } => self.start_send(run, id, action, src),
             Op::Recv { dst, .. } => {
                 let bytes = run.bytes(dst, slice);
-                let sink = Sink::Copy { dst: bytes.addr, region: None, keep: run.keep(step) };
+                let port = self.lanes[self.lane_of(run, step) as usize].endpoint;
+                let region = self.buffers.region_of(port, bytes.addr, bytes.len);
+                let sink = Sink::Copy { dst: bytes.addr, region, keep: run.keep(step) };
                 self.start_recv(run, id, action, bytes.len, sink)
             }
             Op::RecvReduce { terms, dst, last } => self.start_recv_reduce(run, id, action, terms, dst, last),
@@ -155,7 +157,8 @@ impl Engine {
         }
         let lane = &self.lanes[self.lane_of(run, action.step) as usize];
         let port = &mut self.ports[lane.endpoint];
-        let slice = Slice { addr: bytes.addr, len: bytes.len as u32, region: None };
+        let region = self.buffers.region_of(lane.endpoint, bytes.addr, bytes.len);
+        let slice = Slice { addr: bytes.addr, len: bytes.len as u32, region };
         // SAFETY: the caller's buffers and the run's scratch are valid until the run is over, which is not before the
         // event of this token; the plan's dependencies keep everybody from writing to it meanwhile.
         let post = unsafe { port.endpoint.post_send(lane.id, slice, run.stamp, token(id, action)) };

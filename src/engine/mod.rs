@@ -5,6 +5,7 @@
 //! * `drive`: the one place that knows both actions and endpoints: turns actions into posts, and events into progress.
 //! * `straight`: the short way of small operations, without any of that.
 //! * `staging`: reductions that the endpoint does not do itself: receive beside, then combine.
+//! * `buffers`: memory that endpoints made for callers, and which of their posts lie in it.
 //! * `lane`: lanes on demand, and whose turn it is on them.
 //! * `vigil`: what a waiting engine notices: stalls, deadlines, lost lanes; and how operations fail.
 //! * [`progress`]: who drives, and how the others wait.
@@ -13,6 +14,7 @@
 //! Architecture Invariant: an [`Engine`] reads no clock and talks to nobody but endpoints; `now` is an argument, and what
 //! it has to tell other ranks it leaves as [`Command`]s. So the same engine runs in virtual time.
 
+mod buffers;
 pub mod call;
 mod drive;
 #[forbid(unsafe_code)]
@@ -34,6 +36,7 @@ use crate::{
     error::{Cause, Error, Failure, Result},
     plan::{Alias, Collective, Rank, Shape},
 };
+use buffers::Buffers;
 use call::Call;
 use lane::{EarlyOffer, Lane};
 use memory::Pool;
@@ -151,6 +154,8 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// Lanes that the communicator has.
     pub lanes: u32,
+    /// Bytes of [`Buffer`](crate::Buffer)s that peers can map, of the whole context.
+    pub buffer_bytes: u64,
     /// Payload bytes that left, by peer.
     pub sent_bytes: Vec<u64>,
     /// Payload bytes that arrived, by peer.
@@ -245,6 +250,7 @@ pub struct Engine {
     pub(crate) free_staged: Vec<u32>,
     pub(crate) owing: Vec<u32>,
     pub(crate) pool: Pool,
+    pub(crate) buffers: Buffers,
     /// Operands of the reduction that is being made: one list, used again and again.
     pub(crate) operands: Vec<Operand>,
     pub(crate) device: HostDevice,
@@ -307,6 +313,7 @@ impl Engine {
             free_staged: Vec::new(),
             owing: Vec::new(),
             pool: Pool::default(),
+            buffers: Buffers::default(),
             operands: Vec::new(),
             device: HostDevice,
             events: Vec::new(),
@@ -517,6 +524,7 @@ impl Engine {
         let nranks = comm.spec.members.len();
         let mut stats = Stats {
             memory_bytes: (endpoints + self.pool.bytes()) as u64,
+            buffer_bytes: self.buffers.bytes() as u64,
             lanes: comm.lanes.len() as u32,
             sent_bytes: vec![0; nranks],
             received_bytes: vec![0; nranks],

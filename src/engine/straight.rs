@@ -471,7 +471,11 @@ impl Engine {
         let bytes = |place: Place| Bytes { addr: passage.at(place), len: step.len };
         let endpoint = &mut self.ports[step.port].endpoint;
         let sink = match step.what {
-            What::Recv { dst } => Sink::Copy { dst: passage.at(dst), region: None, keep: Keep::Keep },
+            What::Recv { dst } => {
+                let dst = passage.at(dst);
+                let region = self.buffers.region_of(step.port, dst, step.len);
+                Sink::Copy { dst, region, keep: Keep::Keep }
+            }
             What::Combine { with: Some(with), dst, last } => Sink::Reduce {
                 reduction: *reduction,
                 with: passage.operand(with),
@@ -481,7 +485,9 @@ impl Engine {
             },
             What::Combine { with: None, .. } => unreachable!("several messages are staged"),
             What::Send { src } => {
-                let slice = Slice { addr: passage.at(src), len: step.len as u32, region: None };
+                let addr = passage.at(src);
+                let region = self.buffers.region_of(step.port, addr, step.len);
+                let slice = Slice { addr, len: step.len as u32, region };
                 // SAFETY: the caller's buffers and the scratch are valid until the operation is over, which is not
                 // before the event of this token; the plan's dependencies keep everybody from writing to it meanwhile.
                 return Some(unsafe { endpoint.post_send(step.lane, slice, stamp, token) });

@@ -7,6 +7,7 @@
 #![expect(clippy::print_stderr, reason = "figures for whoever runs a test with --nocapture")]
 
 mod bad_input;
+mod buffers;
 mod failures;
 mod groups;
 mod intruders;

@@ -22,6 +22,8 @@ fn worker() {
     let outcome = match scenario.as_str() {
         "join" => comm.barrier(),
         "forever" => forever(&comm),
+        "buffers forever" => on_buffers(&comm, None),
+        "buffers for a while" => on_buffers(&comm, Some(Duration::from_secs(2))),
         "for a while" => for_a_while(&comm),
         "stop" => stop(&comm),
         "memory" => memory(&comm),
@@ -55,6 +57,26 @@ fn for_a_while(comm: &Communicator) -> Result<()> {
         assert!(buffer.iter().all(|&sum| sum == comm.nranks()));
         enough[0] = began.elapsed() > length;
         comm.broadcast(0, &mut enough)?;
+    }
+    Ok(())
+}
+
+/// Large all-reduces with checked results, on memory that peers map, until one fails or rank 0 finds that it is enough.
+fn on_buffers(comm: &Communicator, length: Option<Duration>) -> Result<()> {
+    let (began, mut enough) = (Instant::now(), [false]);
+    let (mut input, mut output) = (comm.buffer::<u32>(1 << 20)?, comm.buffer::<u32>(1 << 20)?);
+    for round in 0u32.. {
+        input.fill(round);
+        comm.all_reduce_to(ReduceOp::Sum, &input, &mut output)?;
+        assert!(output.iter().all(|&sum| sum == round * comm.nranks()), "round {round}");
+        if round == 2 {
+            Report::new(comm.rank(), "working", "").send();
+        }
+        enough[0] = length.is_some_and(|length| began.elapsed() > length);
+        comm.broadcast(0, &mut enough)?;
+        if enough[0] {
+            break;
+        }
     }
     Ok(())
 }

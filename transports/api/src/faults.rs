@@ -21,8 +21,8 @@ mod held;
 mod nudge;
 
 use crate::{
-    Advert, Config, Endpoint, Event, LaneId, LaneStats, Limits, Link, Offer, Port, Post, Region, RegionId,
-    Sink, Slice, Token, Transport, TransportError, Unavailable, random::Random,
+    Advert, Allocation, Config, Endpoint, Event, LaneId, LaneStats, Limits, Link, Offer, Port, Post, Region,
+    RegionId, Sink, Slice, Token, Transport, TransportError, Unavailable, random::Random,
 };
 use held::{Direction, Held};
 use nudge::Nudge;
@@ -282,6 +282,9 @@ impl Endpoint for Faulty {
     }
     fn deregister(&mut self, region: RegionId) {
         self.inner.deregister(region);
+    }
+    fn allocate(&mut self, len: usize) -> Result<Allocation, TransportError> {
+        self.inner.allocate(len)
     }
     fn prepare(&mut self, peer: &Advert) -> Result<(LaneId, Offer), TransportError> {
         self.inner.prepare(peer)

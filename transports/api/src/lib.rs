@@ -32,6 +32,10 @@
 //! 11. Leaving is graceful: goodbye, drain, bounded linger. What arrived before a peer's end is delivered before `Closed`,
 //!     also to receives that are posted later. Meanwhile sends are not answered by `Full` for ever: they are accepted and
 //!     fail, so that nobody waits for room that does not come. After `Closed` every post is `Full`.
+//! 12. Memory that an endpoint [allocates](Endpoint::allocate) is zeroed, begins on a page, and stays as long as its
+//!     [`Allocation`], whatever becomes of the endpoint and of its peers. A post that names such a region may let the
+//!     peer read the source in place; all that is said above holds for it all the same, and only the peers' reading (4)
+//!     may be noticed. A post that names a region which does not cover it, or no longer exists, is one of plain memory.
 //!
 //! Each lane and direction accepts at least one post without help from any shared pool: a pool may speed up, never gate.
 
@@ -49,7 +53,7 @@ mod random;
 
 pub use acceptor::{Acceptor, Incoming};
 
-use std::{fmt, io, os::fd::BorrowedFd, sync::Arc, time::Duration};
+use std::{any::Any, fmt, io, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 /// One kind of network. A factory; holds no connections.
 pub trait Transport: Send + Sync + fmt::Debug {
@@ -72,8 +76,14 @@ pub trait Endpoint: Send {
 
     /// Makes memory known to the device behind the port.
     fn register(&mut self, memory: Region) -> Result<RegionId, TransportError>;
-    /// Forgets a registration.
+    /// Forgets a registration. Posts that name it stay as they are until their events.
     fn deregister(&mut self, region: RegionId);
+    /// Makes at least `len` bytes of memory that peers of this endpoint may map, and registers it. What it costs is had
+    /// when this returns, so that touching it later cannot fail. [`deregister`](Endpoint::deregister) ends what the
+    /// endpoint and its peers have to do with it.
+    fn allocate(&mut self, len: usize) -> Result<Allocation, TransportError> {
+        Err(TransportError::Unsupported { what: format!("{len} bytes of memory that peers may map") })
+    }
 
     /// First half of connecting. Both sides make an offer; the offers cross through the bootstrap.
     fn prepare(&mut self, peer: &Advert) -> Result<(LaneId, Offer), TransportError>;
@@ -211,6 +221,17 @@ pub struct Region {
     /// Whose memory it is.
     pub kind: MemoryKind,
 }
+/// Memory that an endpoint made.
+#[derive(Clone, Debug)]
+pub struct Allocation {
+    /// Where it is, and how much was made.
+    pub region: Region,
+    /// Its registration at that endpoint.
+    pub id: RegionId,
+    /// The memory lives as long as this or a clone of it.
+    pub owner: Arc<dyn Any + Send + Sync>,
+}
+
 // SAFETY: a region is an address range, not a reference; what may touch it is policed by the posts.
 unsafe impl Send for Region {}
 // SAFETY: as above.

@@ -130,7 +130,8 @@ pub struct UnknownName {
 /// A Rust type that is one of the [`DataType`]s.
 ///
 /// # Safety
-/// The type is plain data of `DTYPE.size()` bytes, and any value that the kernels of `DTYPE` can write is valid for it.
+/// The type is plain data of `DTYPE.size()` bytes, and any value that the kernels of `DTYPE` can write is valid for it, and
+/// so is one of zero bytes.
 pub unsafe trait Element: Copy + Send + Sync + 'static {
     /// Its type as a value.
     const DTYPE: DataType;

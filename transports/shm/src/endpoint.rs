@@ -6,13 +6,14 @@ use crate::{
     lane::{Lane, Phase, Surroundings},
     offer::{Domain, LaneOffer, NAME_BYTES},
     outbox::WINDOW,
+    region::OwnRegion,
     segment::{OwnSegment, RING},
     socket,
     wake::{Source, Wake},
 };
 use rondel_transport_api::{
-    Advert, Config, Endpoint, Event, LaneId, LaneStats, Limits, Link, MemoryKind, Offer, Post, Region,
-    RegionId, Sink, Slice, Token, TransportError,
+    Advert, Allocation, Config, Endpoint, Event, LaneId, LaneStats, Limits, Link, MemoryKind, Offer, Post,
+    Region, RegionId, Sink, Slice, Token, TransportError,
 };
 use std::{
     collections::HashMap,
@@ -32,6 +33,9 @@ const LOOK_EVERY: u32 = 32;
 const SORT_EVERY: u32 = 32;
 /// A message up to this size is in the ring before its receive is posted, on a lane that is not behind.
 const EAGER_BYTES: u32 = 16 << 10;
+/// A message from this size on that lies in a region of ours is read there by the peer. Below, to copy it into the ring and
+/// go on costs less than to wait until the peer has read it.
+const IN_PLACE_FROM: u32 = 64 << 10;
 
 /// Two ranks of one host.
 pub(crate) const LINK: Link =
@@ -66,7 +70,9 @@ pub struct ShmEndpoint {
     process: u32,
     idle: u32,
     polls: u32,
-    regions: u32,
+    /// Memory that peers may map.
+    regions: HashMap<RegionId, OwnRegion>,
+    last_region: u32,
 }
 
 /// A lane's number is never used again.
@@ -125,8 +131,14 @@ impl ShmEndpoint {
             process: std::process::id(),
             idle: 0,
             polls: 0,
-            regions: 0,
+            regions: HashMap::new(),
+            last_region: 0,
         })
+    }
+
+    fn next_region(&mut self) -> RegionId {
+        self.last_region += 1;
+        RegionId(self.last_region)
     }
 
     /// Gives a lane a turn outside of `poll`.
@@ -296,17 +308,31 @@ impl Endpoint for ShmEndpoint {
 
     fn register(&mut self, memory: Region) -> Result<RegionId, TransportError> {
         match memory.kind {
-            MemoryKind::Host => {
-                self.regions += 1;
-                Ok(RegionId(self.regions))
-            }
+            MemoryKind::Host => Ok(self.next_region()),
             kind @ MemoryKind::Cuda { .. } => {
                 Err(TransportError::Unsupported { what: format!("memory of {kind:?}, only of the host") })
             }
         }
     }
 
-    fn deregister(&mut self, _region: RegionId) {}
+    fn deregister(&mut self, region: RegionId) {
+        if self.regions.remove(&region).is_none() {
+            return;
+        }
+        for lane in self.lanes.iter_mut().filter_map(Slot::live) {
+            lane.forget(region);
+            if lane.has_work() {
+                list(lane, &mut self.busy, self.armed.then_some(&self.wake));
+            }
+        }
+    }
+
+    fn allocate(&mut self, len: usize) -> Result<Allocation, TransportError> {
+        let own = OwnRegion::new(len).map_err(|(what, error)| io_error(&what, error))?;
+        let (region, owner, id) = (own.region(), own.owner(), self.next_region());
+        self.regions.insert(id, own);
+        Ok(Allocation { region, id, owner })
+    }
 
     fn prepare(&mut self, peer: &Advert) -> Result<(LaneId, Offer), TransportError> {
         if self.reaches(peer).is_none() {
@@ -342,7 +368,11 @@ impl Endpoint for ShmEndpoint {
     #[inline]
     unsafe fn post_send(&mut self, lane: LaneId, src: Slice, stamp: u64, token: Token) -> Post {
         let Some(lane) = self.lanes.get_mut(lane.0 as usize).and_then(Slot::live) else { return Post::Full };
-        let (post, wrote) = lane.post_send(src, stamp, token);
+        let region = match src.region {
+            Some(id) if src.len >= IN_PLACE_FROM => self.regions.get(&id).map(|region| (id, region)),
+            _ => None,
+        };
+        let (post, wrote) = lane.post_send(src, stamp, token, region);
         if post == Post::Accepted {
             list(lane, &mut self.busy, self.armed.then_some(&self.wake));
         }

@@ -66,7 +66,7 @@ pub fn memfd() -> io::Result<OwnedFd> {
 /// # Errors
 /// The kernel's answer.
 pub fn say(stream: &UnixStream, byte: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    socket::say_byte(stream, byte, fds)
+    socket::say_bytes(stream, &[byte], fds)
 }
 
 /// The next byte on a lane's socket, with what came along.

@@ -2,13 +2,17 @@
 
 use crate::{
     copy::copy_short,
+    known::{Astray, Reference, Theirs},
     outbox::{MESSAGE_COST, WINDOW, fields, push_done},
-    record::{HEADER, INLINE, LINE, piece_at, record_bytes},
+    record::{HEADER, INLINE, LINE, PART, REFERENCE, piece_at, record_bytes},
     ring::{OwnWords, Reader, Word, Words},
     segment::PeerSegment,
 };
 use rondel_transport_api::{Event, Operand, Sink, Token, TransportError, kernels};
-use std::{collections::VecDeque, sync::atomic::Ordering};
+use std::{
+    collections::VecDeque,
+    sync::atomic::{Ordering, fence},
+};
 
 struct Posted {
     len: u32,
@@ -28,6 +32,8 @@ struct Current {
     offset: u32,
     /// Nobody wants it.
     drop: bool,
+    /// It lies in the peer's memory, and its one record stays until all of it was taken.
+    from: Option<Reference>,
 }
 
 /// What taking a piece did.
@@ -44,6 +50,8 @@ pub(crate) struct Taken {
 pub(crate) enum Bad {
     /// It ended the lane.
     Void,
+    /// A record refers to a region that is not known. The peer may have shown it since the socket was read last.
+    Unknown(u32),
     /// A record makes no sense, and this is why.
     Record(String),
 }
@@ -108,17 +116,36 @@ impl Inbox {
     pub(crate) fn take(
         &mut self,
         peer: &PeerSegment,
+        regions: &Theirs,
         own: &impl OwnWords,
         events: &mut Vec<Event>,
     ) -> Result<Taken, Bad> {
         if !self.waits() || !self.reader.is_ready(peer) {
             return Ok(Taken::default());
         }
-        if peer.load(Word::Void, Ordering::Acquire) != 0 {
+        let place = self.reader.place();
+        if is_void(peer, place) {
             return Err(Bad::Void);
         }
-        let place = self.reader.place();
+        if let Some(current) = self.current
+            && let Some(from) = current.from
+        {
+            return self.take_part(current, from, peer, regions, own, events);
+        }
         let (stamp, word) = peer.header(place);
+        if self.current.is_none() && (word >> 32) as u32 == REFERENCE {
+            let (number, offset) = peer.reference(place);
+            let len = word as u32;
+            let Ok(number) = u32::try_from(number) else {
+                return Err(Bad::Record(format!(
+                    "its ring refers to region {number}, a number that no region has"
+                )));
+            };
+            let from = Reference { number, offset };
+            locate(regions, from, len)?;
+            let current = Current { from: Some(from), ..self.begin(len, stamp, events) };
+            return self.take_part(current, from, peer, regions, own, events);
+        }
         let mut current = match self.current {
             Some(current) if (stamp, word) == (current.stamp, fields(current.len, current.offset)) => current,
             Some(current) => {
@@ -141,6 +168,49 @@ impl Inbox {
         let told = self.reader.release(record_bytes(piece), own);
         current.offset += piece;
         self.bytes += if current.drop { 0 } else { u64::from(piece) };
+        self.go_on(current, events);
+        Ok(Taken { cost: piece as usize + MESSAGE_COST, told })
+    }
+
+    /// Takes a part of a message from the peer's memory.
+    fn take_part(
+        &mut self,
+        mut current: Current,
+        from: Reference,
+        peer: &PeerSegment,
+        regions: &Theirs,
+        own: &impl OwnWords,
+        events: &mut Vec<Event>,
+    ) -> Result<Taken, Bad> {
+        let bytes = locate(regions, from, current.len)?;
+        let part = if current.drop { 0 } else { (current.len - current.offset).min(PART) };
+        if part > 0
+            && let Some(posted) = self.queue.front()
+        {
+            let at = current.offset as usize;
+            // SAFETY: the message lies in the mapping of the peer's region, and parts do not reach beyond it; the sink is
+            // lent for the posted length, which the message's equals.
+            unsafe { deliver(&posted.sink, at, bytes.add(at), part as usize) };
+            // The peer may have given up the message and its memory meanwhile: what was read is good if it had not.
+            fence(Ordering::Acquire);
+            if is_void(peer, self.reader.place()) {
+                return Err(Bad::Void);
+            }
+        }
+        current.offset += part;
+        self.bytes += u64::from(part);
+        let over = current.drop || current.offset == current.len;
+        if over {
+            current.offset = current.len;
+            self.reader.acknowledge(LINE, own);
+        }
+        self.go_on(current, events);
+        Ok(Taken { cost: part as usize + MESSAGE_COST, told: over })
+    }
+
+    /// A piece or part of the current message was taken.
+    #[inline]
+    fn go_on(&mut self, current: Current, events: &mut Vec<Event>) {
         self.current = (current.offset < current.len).then_some(current);
         if self.current.is_none() && !current.drop {
             self.messages += 1;
@@ -148,7 +218,6 @@ impl Inbox {
                 push_done(events, posted.token);
             }
         }
-        Ok(Taken { cost: piece as usize + MESSAGE_COST, told })
     }
 
     /// The first piece of a message has come: compares it with what is posted.
@@ -170,7 +239,7 @@ impl Inbox {
             events.push(Event::Failed { token: posted.token, error });
             self.messages += 1;
         }
-        Current { len, stamp, offset: 0, drop }
+        Current { len, stamp, offset: 0, drop, from: None }
     }
 
     /// Every receive gets its event.
@@ -185,6 +254,20 @@ impl Inbox {
     pub(crate) fn memory(&self) -> usize {
         self.queue.capacity() * size_of::<Posted>()
     }
+}
+
+/// Whether the peer has withdrawn the record at a place of its ring.
+#[inline(always)]
+fn is_void(peer: &PeerSegment, place: u64) -> bool {
+    let void = peer.load(Word::Void, Ordering::Acquire);
+    void != 0 && place >= void - 1
+}
+
+fn locate(regions: &Theirs, from: Reference, len: u32) -> Result<*const u8, Bad> {
+    regions.find(from, len).map_err(|astray| match astray {
+        Astray::Unknown => Bad::Unknown(from.number),
+        Astray::Outside(reason) => Bad::Record(reason),
+    })
 }
 
 fn describe(stamp: u64, word: u64, our_stamp: u64, len: u32, offset: u32) -> String {

@@ -2,15 +2,19 @@
 
 use crate::{
     connect::{Dialer, failure},
-    inbox::{Bad, Inbox},
+    inbox::{Bad, Inbox, Taken},
+    known::{Reference, Theirs},
     offer::LaneOffer,
     outbox::Outbox,
-    ring::{self, Nonsense, OwnWords},
+    region::OwnRegion,
+    ring::{self, Nonsense, OwnWords, Words},
     segment::{self, OwnSegment, PeerSegment},
     socket::{self, Heard, Word},
     wake::{self, Wake},
 };
-use rondel_transport_api::{Config, Event, LaneId, LaneStats, Post, Sink, Slice, Token, TransportError};
+use rondel_transport_api::{
+    Config, Event, LaneId, LaneStats, Post, RegionId, Sink, Slice, Token, TransportError,
+};
 use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
     sync::atomic::{Ordering, fence},
@@ -72,6 +76,8 @@ pub(crate) struct Lane {
     peer_ring: u64,
     own: OwnSegment,
     theirs: Option<PeerSegment>,
+    /// What else of the peer's memory is mapped.
+    regions: Theirs,
     /// What wakes the peer.
     bell: Option<OwnedFd>,
     socket: Option<UnixStream>,
@@ -108,6 +114,7 @@ impl Lane {
             peer_ring: 0,
             own,
             theirs: None,
+            regions: Theirs::default(),
             bell: None,
             socket: None,
             inbox: Inbox::new(segment::RING),
@@ -154,16 +161,49 @@ impl Lane {
             Phase::Greeting { until: Instant::now() + GREET_WITHIN, shown: false, owes_ready: false };
     }
 
-    /// Also returns whether something was written to the ring.
+    /// `region`: the region of ours that the slice is in, if the peer is to read it there. Also returns whether something
+    /// was written to the ring.
     #[inline]
-    pub(crate) fn post_send(&mut self, src: Slice, stamp: u64, token: Token) -> (Post, bool) {
+    pub(crate) fn post_send(
+        &mut self,
+        src: Slice,
+        stamp: u64,
+        token: Token,
+        region: Option<(RegionId, &OwnRegion)>,
+    ) -> (Post, bool) {
         if !matches!(self.phase, Phase::Open) || !self.outbox.accept(src, stamp, token) {
             return (Post::Full, false);
+        }
+        if let Some((id, region)) = region {
+            self.refer(src, id, region);
         }
         // An error shows again in the next turn, which can report it.
         let now = src.len <= COPIED_AT_ONCE && self.outbox.is_next_the_last();
         let pushed = now && self.push_piece().is_ok_and(|cost| cost > 0);
         (Post::Accepted, pushed)
+    }
+
+    /// The peer reads the message that was accepted last where it lies, if it can be shown where that is.
+    fn refer(&mut self, src: Slice, id: RegionId, region: &OwnRegion) {
+        if let Some(socket) = &self.socket
+            && let Some(offset) = region.offset_of(src.addr, src.len)
+            && let Some(number) = self.outbox.regions.refer(id, region, socket)
+        {
+            self.outbox.refer(Reference { number, offset });
+        }
+    }
+
+    /// We want no more to do with a region of ours.
+    pub(crate) fn forget(&mut self, id: RegionId) {
+        self.outbox.regions.forget(id);
+        self.say_what_is_gone();
+    }
+
+    fn say_what_is_gone(&mut self) {
+        match &self.socket {
+            Some(socket) if self.outbox.regions.owes() => self.outbox.regions.say(socket),
+            _ => {}
+        }
     }
 
     #[inline]
@@ -195,7 +235,8 @@ impl Lane {
     /// Whether it must get turns.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        !self.is_settled() || self.news || self.inbox.waits() || !self.outbox.is_empty()
+        let open = self.news || self.inbox.waits() || !self.outbox.is_empty() || self.outbox.regions.owes();
+        open || !self.is_settled()
     }
 
     /// Whether a turn would move something now.
@@ -250,12 +291,17 @@ impl Lane {
             return Moved::default();
         }
         let moved = match self.exchange(events, budget) {
+            Ok(moved) if matches!(self.phase, Phase::Over) => return moved,
             Ok(moved) => moved,
             Err(bad) => {
                 let peer = self.peer.clone();
                 self.abort(
                     match bad {
                         Bad::Void => TransportError::Lost { peer, reason: ENDED.into() },
+                        Bad::Unknown(number) => TransportError::Protocol {
+                            peer,
+                            reason: format!("its ring refers to its region {number}, which it has not shown"),
+                        },
                         Bad::Record(reason) => TransportError::Protocol { peer, reason },
                     },
                     events,
@@ -272,26 +318,53 @@ impl Lane {
     /// Pieces go out and come in by turns, so that both ends copy and reduce at the same time.
     #[inline]
     fn exchange(&mut self, events: &mut Vec<Event>, budget: usize) -> Result<Moved, Bad> {
-        self.outbox.report(events);
+        self.report(events)?;
         let mut moved = Moved::default();
         loop {
-            let sent = self.push_piece().map_err(|nonsense| {
-                Bad::Record(format!(
-                    "it says that it has read {} bytes of our ring, after it said {} and {} were written",
-                    nonsense.consumed, nonsense.before, nonsense.written
-                ))
-            })?;
-            let Some(theirs) = &self.theirs else { break };
-            let taken = self.inbox.take(theirs, &self.own, events)?;
+            let sent = self.push_piece().map_err(miscounted)?;
+            let taken = self.take_piece(events)?;
             moved.wrote |= sent > 0 || taken.told;
             moved.cost += sent + taken.cost;
-            self.outbox.report(events);
+            self.report(events)?;
             let nothing_left = !self.inbox.waits() && !self.outbox.has_more();
             if sent + taken.cost == 0 || moved.cost >= budget || nothing_left {
                 break;
             }
         }
         Ok(moved)
+    }
+
+    /// Events of the sends that are over.
+    #[inline]
+    fn report(&mut self, events: &mut Vec<Event>) -> Result<(), Bad> {
+        let Some(theirs) = &self.theirs else { return Ok(()) };
+        self.outbox.report(theirs, events).map_err(miscounted)?;
+        if self.outbox.regions.owes() {
+            self.say_what_is_gone();
+        }
+        Ok(())
+    }
+
+    /// Takes a piece of what the peer sent.
+    #[inline]
+    fn take_piece(&mut self, events: &mut Vec<Event>) -> Result<Taken, Bad> {
+        let Some(theirs) = &self.theirs else { return Ok(Taken::default()) };
+        match self.inbox.take(theirs, &self.regions, &self.own, events) {
+            Err(Bad::Unknown(_)) => self.take_from_new_region(events),
+            taken => taken,
+        }
+    }
+
+    /// A region is shown before it is referred to, but on the socket, which is not looked at all the time.
+    #[cold]
+    fn take_from_new_region(&mut self, events: &mut Vec<Event>) -> Result<Taken, Bad> {
+        self.listen(events);
+        match &self.theirs {
+            Some(theirs) if !matches!(self.phase, Phase::Over) => {
+                self.inbox.take(theirs, &self.regions, &self.own, events)
+            }
+            _ => Ok(Taken::default()),
+        }
     }
 
     /// What is not the warm path: connecting, and the socket.
@@ -347,6 +420,24 @@ impl Lane {
                             .refuse("it said that it is ready, which it was or could not be".into(), events);
                     }
                 },
+                Heard::Word(Word::Region, fds) if self.own.file().is_none() => {
+                    if let Err(reason) = self.regions.adopt(&fds) {
+                        return self.refuse(reason, events);
+                    }
+                    continue;
+                }
+                Heard::Word(Word::Gone, _) => {
+                    let number =
+                        socket::hear_number(socket).ok_or_else(|| "it said no number of a region".into());
+                    if let Err(reason) = number.and_then(|number| self.regions.forget(number)) {
+                        return self.refuse(reason, events);
+                    }
+                    continue;
+                }
+                Heard::Word(Word::Region, _) => {
+                    let reason = "it showed a region of its memory before it was ready".into();
+                    return self.refuse(reason, events);
+                }
                 Heard::Word(Word::Goodbye, _) => End::Goodbye,
                 Heard::Word(Word::Abort, _) => End::Lost(ENDED.into()),
                 Heard::Noise(byte) => {
@@ -430,7 +521,7 @@ impl Lane {
     fn settle(&mut self, events: &mut Vec<Event>, now: Option<Instant>) {
         if let Some(end) = &self.end {
             let (error, cause) = self.obituary(end);
-            self.outbox.fail(|token| Event::Failed { token, error: error.clone() }, events);
+            self.fail_sends(&error, events);
             let left = self.theirs.as_ref().is_some_and(|theirs| self.inbox.is_ready(theirs));
             if matches!(self.phase, Phase::Leaving { .. }) {
                 return self.finish(Word::Goodbye, None, events);
@@ -466,7 +557,32 @@ impl Lane {
 
     fn fail_all(&mut self, error: &TransportError, events: &mut Vec<Event>) {
         self.inbox.fail(|token| Event::Failed { token, error: error.clone() }, events);
+        self.fail_sends(error, events);
+    }
+
+    /// Every send gets its event: what the peer has, or needs us no more for, is done.
+    fn fail_sends(&mut self, error: &TransportError, events: &mut Vec<Event>) {
+        if let Some(theirs) = &self.theirs {
+            // A count that cannot be counts for nothing.
+            let _ = self.outbox.report(theirs, events);
+        }
+        self.withdraw();
         self.outbox.fail(|token| Event::Failed { token, error: error.clone() }, events);
+    }
+
+    /// The peer takes nothing more from memory of our caller's, which is about to be the caller's again.
+    fn withdraw(&mut self) {
+        if let Some(place) = self.outbox.first_reference()
+            && self.own.load(ring::Word::Void, Ordering::Relaxed) == 0
+        {
+            self.void_from(place);
+        }
+    }
+
+    fn void_from(&mut self, place: u64) {
+        self.own.store(ring::Word::Void, place + 1, Ordering::Release);
+        // Whoever sees what is written to the caller's memory from now on sees this.
+        fence(Ordering::SeqCst);
     }
 
     fn finish(&mut self, last: Word, cause: Option<TransportError>, events: &mut Vec<Event>) {
@@ -521,8 +637,7 @@ impl Lane {
     /// Ends at once.
     pub(crate) fn abort(&mut self, cause: TransportError, events: &mut Vec<Event>) {
         if !matches!(self.phase, Phase::Over) {
-            self.own.store(ring::Word::Void, 1, Ordering::Release);
-            self.outbox.report(events);
+            self.void_from(0);
             self.finish(Word::Abort, Some(cause), events);
         }
     }
@@ -545,6 +660,19 @@ impl Lane {
             wake::ring(bell);
         }
     }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.withdraw();
+    }
+}
+
+fn miscounted(nonsense: Nonsense) -> Bad {
+    Bad::Record(format!(
+        "it says that it has read {} bytes of our ring, after it said {} and {} were written",
+        nonsense.consumed, nonsense.before, nonsense.written
+    ))
 }
 
 /// What a lane needs from its endpoint.

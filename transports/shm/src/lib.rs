@@ -6,12 +6,14 @@ mod endpoint;
 #[doc(hidden)]
 pub mod foreign;
 mod inbox;
+mod known;
 mod lane;
 mod limits;
 mod offer;
 mod outbox;
 #[doc(hidden)]
 pub mod record;
+mod region;
 #[doc(hidden)]
 pub mod ring;
 mod segment;

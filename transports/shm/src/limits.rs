@@ -8,12 +8,13 @@ use std::{
 
 /// Why there is no room, as a sentence with what is needed, what there is, and what to do.
 ///
-/// `file`: bytes of the segment's file, holes included. `memory`: bytes of it that are used. `mapped`: address space.
-pub(crate) fn check(file: u64, memory: u64, mapped: u64) -> Result<(), String> {
+/// `what`: what it is for. `file`: bytes of the file, holes included. `memory`: bytes of it that are used. `mapped`: address
+/// space.
+pub(crate) fn check(what: &str, file: u64, memory: u64, mapped: u64) -> Result<(), String> {
     if let Some(limit) = limit_of(libc::RLIMIT_FSIZE).filter(|&limit| limit < file) {
         return Err(format!(
-            "a segment of shared memory is a file of {} KiB, and this process may make files of {} KiB \
-             (RLIMIT_FSIZE): raise the limit (ulimit -f)",
+            "{what} is a file of {} KiB, and this process may make files of {} KiB (RLIMIT_FSIZE): raise the limit \
+             (ulimit -f)",
             file >> 10,
             limit >> 10
         ));
@@ -22,26 +23,40 @@ pub(crate) fn check(file: u64, memory: u64, mapped: u64) -> Result<(), String> {
         let used = address_space().unwrap_or(0);
         if used.saturating_add(mapped) > limit {
             return Err(format!(
-                "a lane over shared memory maps {} KiB, and this process has {} KiB of address space left of {} KiB \
-                 (RLIMIT_AS): raise the limit (ulimit -v)",
+                "{what} maps {} KiB, and this process has {} KiB of address space left of {} KiB (RLIMIT_AS): raise the \
+                 limit (ulimit -v)",
                 mapped >> 10,
                 limit.saturating_sub(used) >> 10,
                 limit >> 10
             ));
         }
     }
+    let free = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text));
+    if let Some(free) = free.filter(|&free| free < memory) {
+        return Err(format!(
+            "{what} needs {} KiB, and the system has {} KiB available",
+            memory >> 10,
+            free >> 10
+        ));
+    }
     let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     match tightest(Path::new("/sys/fs/cgroup"), &membership).filter(|room| room.left() < memory) {
         None => Ok(()),
         Some(room) => Err(format!(
-            "a lane over shared memory needs {} KiB, and the memory cgroup {} has {} KiB left of {} KiB: raise its \
-             limit (memory.max; for a container: --memory)",
+            "{what} needs {} KiB, and the memory cgroup {} has {} KiB left of {} KiB: raise its limit (memory.max; for \
+             a container: --memory)",
             memory >> 10,
             room.group.display(),
             room.left() >> 10,
             room.limit >> 10
         )),
     }
+}
+
+/// Bytes that the kernel can give without swapping, by the text of `/proc/meminfo`.
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
 fn limit_of(resource: libc::__rlimit_resource_t) -> Option<u64> {
@@ -165,6 +180,15 @@ mod tests {
         tree.group("a/b/c", &[("memory.stat", "")]);
         assert_eq!(tightest(&tree.0, "0::/a/b/c\n").expect("a limit").left(), 400_000);
         assert_eq!(tightest(&tree.0, "0::/elsewhere\n"), None);
+    }
+
+    #[test]
+    fn what_the_system_has_left_is_read() {
+        let text = "MemTotal:       16384 kB\nMemFree:         100 kB\nMemAvailable:    8192 kB\n";
+        assert_eq!(available(text), Some(8 << 20));
+        assert_eq!(available("MemTotal: 5 kB\n"), None);
+        let text = check("a test", 0, u64::MAX / 2, 0).expect_err("nobody has that");
+        assert!(text.starts_with("a test needs ") && text.contains(" KiB"), "{text}");
     }
 
     #[test]

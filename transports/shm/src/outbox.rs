@@ -2,7 +2,8 @@
 
 use crate::{
     copy::{copy_in, copy_short, own_line},
-    record::{HEADER, INLINE, LINE, piece_at, record_bytes},
+    known::{Ours, Reference},
+    record::{HEADER, INLINE, LINE, REFERENCE, piece_at, record_bytes},
     ring::{Nonsense, Words, Writer},
     segment::OwnSegment,
 };
@@ -23,6 +24,15 @@ struct Outgoing {
     token: Token,
 }
 
+/// A message that the peer reads where it lies.
+struct Referred {
+    /// How many were posted before it.
+    message: u64,
+    reference: Reference,
+    /// The place behind its record, once it is in the ring. The peer is through with it when it has read so far.
+    end: Option<u64>,
+}
+
 // SAFETY: the slice is lent to us until the event of its token, whichever thread drives.
 unsafe impl Send for Outgoing {}
 
@@ -32,6 +42,12 @@ pub(crate) struct Outbox {
     queue: VecDeque<Outgoing>,
     /// So many of them, the oldest, are all in the ring.
     copied: usize,
+    /// Messages that were reported.
+    reported: u64,
+    /// Those of the queue that are references, oldest first.
+    referred: VecDeque<Referred>,
+    /// Regions that they may be in.
+    pub(crate) regions: Ours,
     /// Bytes of the next one that are in the ring.
     offset: u32,
     pub(crate) messages: u64,
@@ -45,6 +61,9 @@ impl Outbox {
             writer: Writer::new(size),
             queue: VecDeque::with_capacity(WINDOW),
             copied: 0,
+            reported: 0,
+            referred: VecDeque::new(),
+            regions: Ours::default(),
             offset: 0,
             messages: 0,
             bytes: 0,
@@ -59,6 +78,12 @@ impl Outbox {
             self.queue.push_back(Outgoing { addr: src.addr, len: src.len, stamp, token });
         }
         room
+    }
+
+    /// The message that was accepted last lies where the peer can read it.
+    pub(crate) fn refer(&mut self, reference: Reference) {
+        let message = self.reported + self.queue.len() as u64 - 1;
+        self.referred.push_back(Referred { message, reference, end: None });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -79,14 +104,25 @@ impl Outbox {
 
     /// Whether [`push`](Self::push) would move something, or fail.
     pub(crate) fn could_push(&mut self, peer: &impl Words) -> bool {
-        let next =
-            self.queue.get(self.copied).map(|message| record_bytes(piece_at(self.offset, message.len)));
-        next.is_some_and(|record| self.writer.has_room(record, peer) != Ok(false))
+        let Some(message) = self.queue.get(self.copied) else { return false };
+        let reference = self.next_reference().is_some();
+        let record = if reference { LINE } else { record_bytes(piece_at(self.offset, message.len)) };
+        self.writer.has_room(record, peer) != Ok(false)
+    }
+
+    /// The place among `referred` of the message that goes into the ring next, if it is there.
+    #[inline]
+    fn next_reference(&self) -> Option<usize> {
+        let next = self.reported + self.copied as u64;
+        if self.referred.is_empty() { None } else { self.referred.iter().position(|r| r.message == next) }
     }
 
     /// Moves one piece into the ring, if there is one and room for it. Returns what it costs of a budget.
     #[inline]
     pub(crate) fn push(&mut self, own: &OwnSegment, peer: &impl Words) -> Result<usize, Nonsense> {
+        if let Some(at) = self.next_reference() {
+            return self.push_reference(at, own, peer);
+        }
         let Some(message) = self.queue.get(self.copied) else { return Ok(0) };
         let piece = piece_at(self.offset, message.len);
         let record = record_bytes(piece);
@@ -128,26 +164,75 @@ impl Outbox {
         Ok(piece as usize + MESSAGE_COST)
     }
 
-    /// Events of the messages that are in the ring.
+    /// As [`push`](Self::push), for a message that is a reference.
+    fn push_reference(&mut self, at: usize, own: &OwnSegment, peer: &impl Words) -> Result<usize, Nonsense> {
+        let message = &self.queue[self.copied];
+        if !self.writer.has_room(LINE, peer)? {
+            return Ok(0);
+        }
+        let place = self.writer.place();
+        let line = own.at(place);
+        let Reference { number, offset } = self.referred[at].reference;
+        // SAFETY: the line is our own segment's, where the peer does not look before it is published.
+        unsafe {
+            line.add(8).cast::<u64>().write(message.stamp);
+            line.add(16).cast::<u64>().write(fields(message.len, REFERENCE));
+            line.add(HEADER).cast::<[u64; 2]>().write([number.into(), offset]);
+        }
+        self.bytes += u64::from(message.len);
+        self.messages += 1;
+        self.copied += 1;
+        self.writer.publish(LINE, own);
+        self.referred[at].end = Some(place + LINE);
+        Ok(MESSAGE_COST)
+    }
+
+    /// Events of the messages that are in the ring, up to the first one that the peer is not through with.
     #[inline]
-    pub(crate) fn report(&mut self, events: &mut Vec<Event>) {
+    pub(crate) fn report(&mut self, peer: &impl Words, events: &mut Vec<Event>) -> Result<(), Nonsense> {
         while self.copied > 0 {
+            if !self.referred.is_empty() && !self.is_next_over(peer)? {
+                break;
+            }
             self.copied -= 1;
+            self.reported += 1;
             if let Some(message) = self.queue.pop_front() {
                 push_done(events, message.token);
             }
         }
+        Ok(())
     }
 
-    /// Every message gets its event: those in the ring are done, the others have failed.
+    /// Whether the oldest message, which is in the ring, is no reference, or one that the peer is through with.
+    fn is_next_over(&mut self, peer: &impl Words) -> Result<bool, Nonsense> {
+        let Some(oldest) = self.referred.front().filter(|oldest| oldest.message == self.reported) else {
+            return Ok(true);
+        };
+        let (end, number) = (oldest.end, oldest.reference.number);
+        let read = self.writer.look(peer)?;
+        let over = end.is_some_and(|end| end <= read);
+        if over {
+            self.referred.pop_front();
+            self.regions.end_use(number);
+        }
+        Ok(over)
+    }
+
+    /// The place of the oldest record that refers to memory which the peer may still read.
+    pub(crate) fn first_reference(&self) -> Option<u64> {
+        self.referred.front().and_then(|oldest| oldest.end).map(|end| end - LINE)
+    }
+
+    /// Every message that was not reported has failed.
     pub(crate) fn fail(&mut self, mut event: impl FnMut(Token) -> Event, events: &mut Vec<Event>) {
-        self.report(events);
+        self.reported += self.queue.len() as u64;
         events.extend(self.queue.drain(..).map(|message| event(message.token)));
-        self.offset = 0;
+        (self.copied, self.offset) = (0, 0);
+        self.referred.clear();
     }
 
     pub(crate) fn memory(&self) -> usize {
-        self.queue.capacity() * size_of::<Outgoing>()
+        self.queue.capacity() * size_of::<Outgoing>() + self.referred.capacity() * size_of::<Referred>()
     }
 }
 

@@ -10,6 +10,9 @@
 //!
 //! A longer piece lies on the lines behind the first one, so that it is aligned for the kernels. Its length is not in the
 //! record: both ends compute it from the message's (`piece_at`).
+//!
+//! A message may lie in memory of the sender's that the receiver maps. Then one record stands for all of it: its offset is
+//! [`REFERENCE`], bytes 24..32 are the number of the region on this lane, and 32..40 where in it the message begins.
 
 /// A cache line.
 pub const LINE: u64 = 64;
@@ -17,6 +20,11 @@ pub const LINE: u64 = 64;
 pub(crate) const HEADER: usize = 24;
 /// The longest piece that shares the line with its flag.
 pub const INLINE: u32 = LINE as u32 - HEADER as u32;
+/// An offset that no piece has, since it is below the length of a message.
+pub const REFERENCE: u32 = u32::MAX;
+/// What is read of a message in a peer's region at a time: enough for the CPU to look ahead, and not so much that others
+/// wait for their turn.
+pub(crate) const PART: u32 = 256 << 10;
 /// The largest record.
 pub(crate) const LONGEST_RECORD: u64 = 64 << 10;
 /// The smallest ring that an offer may name.

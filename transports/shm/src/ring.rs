@@ -14,7 +14,7 @@ pub enum Word {
     Consumed,
     /// Not 0 while the owner may sleep.
     Sleeping,
-    /// Not 0 once the owner has ended the lane without a goodbye: what is in its ring is void.
+    /// Not 0 once the owner has ended the lane without a goodbye: 1 more than the place from which on its ring is void.
     Void,
 }
 
@@ -69,12 +69,21 @@ impl Writer {
         if self.fits(bytes) {
             return Ok(true);
         }
+        self.look(peer)?;
+        Ok(self.fits(bytes))
+    }
+    /// How far the peer has read.
+    ///
+    /// # Errors
+    /// Its count cannot be.
+    #[inline]
+    pub fn look(&mut self, peer: &impl Words) -> Result<u64, Nonsense> {
         let consumed = peer.load(Word::Consumed, Acquire);
         if !(self.freed..=self.place).contains(&consumed) || !consumed.is_multiple_of(LINE) {
             return Err(Nonsense { consumed, before: self.freed, written: self.place });
         }
         self.freed = consumed;
-        Ok(self.fits(bytes))
+        Ok(consumed)
     }
     #[inline]
     fn fits(&self, bytes: u64) -> bool {
@@ -126,13 +135,20 @@ impl Reader {
     /// every record.
     #[inline]
     pub fn release(&mut self, bytes: u64, own: &impl OwnWords) -> bool {
-        self.place += bytes;
-        let tell = bytes >= LONG || self.place - self.told >= self.size / 4;
+        let tell = bytes >= LONG || self.place + bytes - self.told >= self.size / 4;
         if tell {
-            self.told = self.place;
-            own.store(Word::Consumed, self.place, Release);
+            self.acknowledge(bytes, own);
+        } else {
+            self.place += bytes;
         }
         tell
+    }
+    /// The same for a record that the writer waits for: it is told at once.
+    #[inline]
+    pub fn acknowledge(&mut self, bytes: u64, own: &impl OwnWords) {
+        self.place += bytes;
+        self.told = self.place;
+        own.store(Word::Consumed, self.place, Release);
     }
 }
 

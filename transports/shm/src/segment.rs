@@ -14,7 +14,7 @@
 
 use crate::{
     limits,
-    record::LONGEST_RECORD,
+    record::{HEADER, LONGEST_RECORD},
     ring::{OwnWords, Word, Words},
 };
 use std::{
@@ -50,7 +50,7 @@ pub(crate) fn memory_of(ring: u64) -> u64 {
 /// Whether a process could have `lanes` lanes; the error is a sentence.
 pub(crate) fn check_room(lanes: u64) -> Result<(), String> {
     let mapped = 2 * (RING_AT + RING + AGAIN);
-    limits::check(RING_AT + RING, lanes * memory_of(RING), lanes * mapped)
+    limits::check("a lane over shared memory", RING_AT + RING, lanes * memory_of(RING), lanes * mapped)
 }
 
 /// A mapping of a segment.
@@ -172,9 +172,7 @@ impl OwnSegment {
             .map_err(failed("mapping a lane's own shared memory"))?;
         map.word(SIZE_AT).store(RING, Ordering::Relaxed);
         map.word(MAGIC_AT).store(MAGIC, Ordering::Release);
-        // Our mapping stays writable, and nobody gets another one. Kernels before 5.1 do not know it.
-        seal(&file, libc::F_SEAL_FUTURE_WRITE).ok();
-        seal(&file, NEEDED_SEALS).map_err(failed("sealing a lane's shared memory"))?;
+        seal(&file).map_err(failed("sealing a lane's shared memory"))?;
         Ok(Self { map, file: Some(file) })
     }
 
@@ -218,21 +216,9 @@ pub(crate) struct PeerSegment {
 impl PeerSegment {
     /// Checks and maps what a peer sent. `ring` is what its offer said. The error says what is wrong.
     pub(crate) fn adopt(file: &OwnedFd, ring: u64) -> Result<Self, String> {
-        // SAFETY: the call takes no pointers.
-        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-        if seals < 0 {
-            return Err(format!(
-                "its shared memory is no sealable file (F_GET_SEALS: {})",
-                io::Error::last_os_error()
-            ));
-        }
-        if seals & NEEDED_SEALS != NEEDED_SEALS {
-            return Err(format!(
-                "its shared memory has the seals {seals:#x}, expected at least {NEEDED_SEALS:#x}: it could be cut under us"
-            ));
-        }
-        let (size, expected) =
-            (size_of_file(file).map_err(|e| format!("its shared memory has no size: {e}"))?, RING_AT + ring);
+        check_seals(file)?;
+        let stat = stat(file).map_err(|error| format!("its shared memory has no size: {error}"))?;
+        let (size, expected) = (stat.st_size as u64, RING_AT + ring);
         if size != expected {
             return Err(format!("its shared memory has {size} bytes, its offer says {expected}"));
         }
@@ -258,6 +244,13 @@ impl PeerSegment {
         (self.map.word(at + 8).load(Ordering::Relaxed), self.map.word(at + 16).load(Ordering::Relaxed))
     }
 
+    /// What the record of a reference says: the number of the region, and where in it the message begins.
+    #[inline]
+    pub(crate) fn reference(&self, place: u64) -> (u64, u64) {
+        let at = self.map.place(place) + HEADER;
+        (self.map.word(at).load(Ordering::Relaxed), self.map.word(at + 8).load(Ordering::Relaxed))
+    }
+
     /// Where a place of the ring is. [`LONGEST_RECORD`] bytes from there are in one piece.
     #[inline(always)]
     pub(crate) fn at(&self, place: u64) -> *const u8 {
@@ -271,6 +264,31 @@ impl Words for PeerSegment {
     fn load(&self, word: Word, order: Ordering) -> u64 {
         self.map.load(word, order)
     }
+}
+
+/// Whether a peer's file stays as large as it is. The error says what is wrong.
+pub(crate) fn check_seals(file: &OwnedFd) -> Result<(), String> {
+    // SAFETY: the call takes no pointers.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    if seals < 0 {
+        return Err(format!(
+            "its shared memory is no sealable file (F_GET_SEALS: {})",
+            io::Error::last_os_error()
+        ));
+    }
+    if seals & NEEDED_SEALS != NEEDED_SEALS {
+        return Err(format!(
+            "its shared memory has the seals {seals:#x}, expected at least {NEEDED_SEALS:#x}: it could be cut under us"
+        ));
+    }
+    Ok(())
+}
+
+/// Makes sure that a file of ours stays as large as it is, and that nobody but our mapping writes to it. Kernels before
+/// 5.1 do not know the latter.
+pub(crate) fn seal(file: &OwnedFd) -> io::Result<()> {
+    add_seals(file, libc::F_SEAL_FUTURE_WRITE).ok();
+    add_seals(file, NEEDED_SEALS)
 }
 
 /// An anonymous file in memory.
@@ -293,7 +311,7 @@ pub(crate) fn memfd() -> io::Result<OwnedFd> {
     Err(io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-fn seal(file: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
+fn add_seals(file: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
     // SAFETY: the call takes no pointers.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
         0 => Ok(()),
@@ -301,12 +319,13 @@ fn seal(file: &OwnedFd, seals: libc::c_int) -> io::Result<()> {
     }
 }
 
-fn size_of_file(file: &OwnedFd) -> io::Result<u64> {
+/// What the kernel says about a file.
+pub(crate) fn stat(file: &OwnedFd) -> io::Result<libc::stat> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `stat` is writable, and is read only after the call has filled it.
     unsafe {
         match libc::fstat(file.as_raw_fd(), stat.as_mut_ptr()) {
-            0 => Ok(stat.assume_init().st_size as u64),
+            0 => Ok(stat.assume_init()),
             _ => Err(io::Error::last_os_error()),
         }
     }

@@ -4,7 +4,7 @@ use crate::offer::NAME_BYTES;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
     ffi::OsString,
-    io,
+    io::{self, Read},
     os::{
         fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
@@ -18,6 +18,10 @@ pub(crate) enum Word {
     Memory = b'm' as isize,
     /// The peer's segment is mapped.
     Ready = b'r' as isize,
+    /// A region of ours comes with it, which records may refer to from now on.
+    Region = b'b' as isize,
+    /// No record refers to a region any more; its number follows, in four bytes.
+    Gone = b'f' as isize,
     /// Last: what was sent is all in the ring.
     Goodbye = b'g' as isize,
     /// Last: the lane was ended.
@@ -80,11 +84,18 @@ const FDS: usize = 2;
 
 /// Says a word, with descriptors. `WouldBlock`: not now.
 pub(crate) fn say(stream: &UnixStream, word: Word, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    say_byte(stream, word as isize as u8, fds)
+    say_bytes(stream, &[word as isize as u8], fds)
 }
 
-pub(crate) fn say_byte(stream: &UnixStream, byte: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut part = libc::iovec { iov_base: (&raw const byte).cast_mut().cast(), iov_len: 1 };
+/// Says that a region is gone.
+pub(crate) fn say_gone(stream: &UnixStream, number: u32) -> io::Result<()> {
+    let [a, b, c, d] = number.to_le_bytes();
+    say_bytes(stream, &[Word::Gone as isize as u8, a, b, c, d], &[])
+}
+
+/// All of the few bytes, or none.
+pub(crate) fn say_bytes(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut control = Control([0; CONTROL]);
     // SAFETY: an all-zero header is a valid one; every pointer in it is to memory of this frame, the descriptors fit the
     // control buffer, and CMSG_* reach no further than its length.
@@ -108,9 +119,10 @@ pub(crate) fn say_byte(stream: &UnixStream, byte: u8, fds: &[BorrowedFd<'_>]) ->
         }
         libc::sendmsg(stream.as_raw_fd(), &raw const header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
     };
-    match sent {
-        1 => Ok(()),
-        _ => match io::Error::last_os_error() {
+    match usize::try_from(sent) {
+        Ok(sent) if sent == bytes.len() => Ok(()),
+        Ok(sent) => Err(io::Error::other(format!("only {sent} of {} bytes were taken", bytes.len()))),
+        Err(_) => match io::Error::last_os_error() {
             // Too many descriptors of this user are under way: the peers have to take some first.
             error if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
                 Err(io::ErrorKind::WouldBlock.into())
@@ -151,7 +163,7 @@ pub(crate) fn hear(stream: &UnixStream) -> Heard {
         read
     };
     match read {
-        1 => [Word::Memory, Word::Ready, Word::Goodbye, Word::Abort]
+        1 => [Word::Memory, Word::Ready, Word::Region, Word::Gone, Word::Goodbye, Word::Abort]
             .into_iter()
             .find(|&word| word as isize as u8 == byte)
             .map_or(Heard::Noise(byte), |word| Heard::Word(word, fds)),
@@ -162,4 +174,10 @@ pub(crate) fn hear(stream: &UnixStream) -> Heard {
             error => Heard::End(error.to_string()),
         },
     }
+}
+
+/// The number that follows the word [`Gone`](Word::Gone), which a peer says in one go.
+pub(crate) fn hear_number(mut stream: &UnixStream) -> Option<u32> {
+    let mut bytes = [0; 4];
+    (stream.read(&mut bytes).ok()? == bytes.len()).then(|| u32::from_le_bytes(bytes))
 }

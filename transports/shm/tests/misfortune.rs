@@ -7,10 +7,10 @@ use rig::{cause_of, connect, is_closed, pair, poll_until, recv, send};
 use rondel_shm::{
     ShmTransport,
     foreign::{self, CONSUMED_AT, MAGIC, RING, RING_AT},
-    record::mark,
+    record::{REFERENCE, mark},
 };
 use rondel_transport_api::{
-    Endpoint, Event, LaneId, Offer, Token, TransportError,
+    Allocation, Endpoint, Event, LaneId, Offer, Post, Slice, Token, TransportError,
     conformance::{open_all, test_config},
     handshake::{Handshake, Hello, Key, Purpose},
 };
@@ -68,6 +68,11 @@ impl Forged {
     fn record(&self, place: u64, stamp: u64, len: u32, offset: u32) {
         self.write(RING_AT + place + 8, &[stamp, u64::from(len) | u64::from(offset) << 32]);
         self.write(RING_AT + place, &[mark(place)]);
+    }
+    /// A record that says that a message lies in a region.
+    fn reference(&self, place: u64, len: u32, number: u64, offset: u64) {
+        self.write(RING_AT + place + 24, &[number, offset]);
+        self.record(place, 7, len, REFERENCE);
     }
 }
 
@@ -173,7 +178,7 @@ fn forged_memory_is_refused_and_named() {
 
 #[test]
 fn words_out_of_turn_end_the_lane() {
-    for words in [&b"r"[..], b"x", b"\0", b"m"] {
+    for words in [&b"r"[..], b"x", b"\0", b"m", b"b", b"f\0\0\0\0"] {
         let mut end = alone();
         let (_, stream) = intrude(&mut end, &test_config(0).key);
         let mut stream = stream.expect("welcome");
@@ -182,7 +187,7 @@ fn words_out_of_turn_end_the_lane() {
         assert!(matches!(error, TransportError::Protocol { .. }), "{words:?}: {error}");
     }
     let memory = Forged::good();
-    for words in [&b"r"[..], b"x", b"m"] {
+    for words in [&b"r"[..], b"x", b"m", b"b", b"f", b"f\0\0", b"f\0\0\0\0"] {
         let (mut end, _, mut stream, _) = lane_to(&memory);
         stream.write_all(words).expect("said");
         let error = cause_of(&poll_until(&mut [&mut end], "the lane ends", is_closed));
@@ -227,6 +232,149 @@ fn a_record_that_does_not_fit_its_message_ends_the_lane() {
     }
 }
 
+/// Bytes of the regions that the tests below show.
+const REGION: u64 = 1 << 20;
+
+/// A region as it should be, of bytes with the value 3.
+fn region() -> Forged {
+    let region = Forged::new(REGION, [0; 2], SEALS);
+    // SAFETY: the mapping is that long.
+    unsafe { region.base.write_bytes(3, REGION as usize) };
+    region
+}
+
+#[test]
+fn a_message_is_read_from_a_region() {
+    let (memory, region) = (Forged::good(), region());
+    let (mut end, lane, mut stream, _) = lane_to(&memory);
+    let mut dst = vec![0u8; 300_001];
+    recv(&mut end, lane, &mut dst, 1);
+    foreign::say(&stream, b'b', &[region.file.as_fd()]).expect("said");
+    memory.reference(0, 300_001, 0, REGION - 300_001);
+    let seen = poll_until(&mut [&mut end], "it is received", |seen| !seen.is_empty());
+    assert!(matches!(seen[..], [(0, Event::Done { token: Token(1) })]), "{seen:?}");
+    assert!(dst.iter().all(|&byte| byte == 3));
+
+    // One that is gone is known no more, and its number never comes again.
+    stream.write_all(&[b'f', 0, 0, 0, 0]).expect("said");
+    foreign::say(&stream, b'b', &[region.file.as_fd()]).expect("said");
+    recv(&mut end, lane, &mut dst, 2);
+    memory.reference(64, 300_001, 1, 0);
+    let seen = poll_until(&mut [&mut end], "it is received", |seen| !seen.is_empty());
+    assert!(matches!(seen[..], [(0, Event::Done { token: Token(2) })]), "{seen:?}");
+    recv(&mut end, lane, &mut dst, 3);
+    memory.reference(128, 300_001, 0, 0);
+    let error = cause_of(&poll_until(&mut [&mut end], "the lane ends", is_closed));
+    assert!(error.to_string().contains("refers to its region 0, which it has not shown"), "{error}");
+}
+
+#[test]
+fn a_reference_to_what_is_not_there_ends_the_lane() {
+    let outside = "of its region 0, which has 1048576";
+    for (len, number, offset, said) in [
+        (40_000, 1, 0, "its region 1, which it has not shown"),
+        (40_000, u64::from(u32::MAX), 0, "which it has not shown"),
+        (40_000, 1 << 32, 0, "a number that no region has"),
+        (40_000, 0, REGION - 39_999, outside),
+        (40_000, 0, REGION, outside),
+        (40_000, 0, u64::MAX, outside),
+        (40_000, 0, u64::MAX - 39_999, outside),
+        (u32::MAX, 0, 0, outside),
+        (0, 0, REGION + 1, outside),
+    ] {
+        let (memory, region) = (Forged::good(), region());
+        let (mut end, lane, stream, _) = lane_to(&memory);
+        foreign::say(&stream, b'b', &[region.file.as_fd()]).expect("said");
+        let mut dst = vec![0u8; 40_000];
+        recv(&mut end, lane, &mut dst, 1);
+        memory.reference(0, len, number, offset);
+        let seen = poll_until(&mut [&mut end], "the lane ends", is_closed);
+        assert!(matches!(seen[0], (_, Event::Failed { token: Token(1), .. })), "{seen:?}");
+        let error = cause_of(&seen);
+        assert!(matches!(error, TransportError::Protocol { .. }), "{error}");
+        assert!(error.to_string().contains(said), "expected {said:?}: {error}");
+        assert!(dst.iter().all(|&byte| byte == 0), "nothing was read");
+    }
+}
+
+#[test]
+fn a_reference_in_the_middle_of_a_message_ends_the_lane() {
+    let (memory, region) = (Forged::good(), region());
+    let (mut end, lane, stream, _) = lane_to(&memory);
+    foreign::say(&stream, b'b', &[region.file.as_fd()]).expect("said");
+    let mut dst = vec![0u8; 40_000];
+    recv(&mut end, lane, &mut dst, 1);
+    memory.record(0, 7, 40_000, 0);
+    memory.reference(16_384, 40_000, 0, 0);
+    let error = cause_of(&poll_until(&mut [&mut end], "the lane ends", is_closed));
+    assert!(error.to_string().contains("its ring has a piece at offset"), "{error}");
+}
+
+#[test]
+fn a_region_that_goes_while_it_is_read_ends_the_lane() {
+    let (memory, region) = (Forged::good(), region());
+    let (mut end, lane, mut stream, _) = lane_to(&memory);
+    foreign::say(&stream, b'b', &[region.file.as_fd()]).expect("said");
+    let mut dst = vec![0u8; REGION as usize];
+    recv(&mut end, lane, &mut dst, 1);
+    memory.reference(0, REGION as u32, 0, 0);
+    let mut events = Vec::new();
+    end.poll(&mut events, 1);
+    assert!(events.is_empty() && dst[0] == 3, "some of it was read: {events:?}");
+    stream.write_all(&[b'f', 0, 0, 0, 0]).expect("said");
+    // Whoever sleeps looks at the sockets.
+    end.arm().expect("armed");
+    let error = cause_of(&poll_until(&mut [&mut end], "the lane ends", is_closed));
+    assert!(error.to_string().contains("refers to its region 0, which it has not shown"), "{error}");
+}
+
+#[test]
+fn forged_regions_are_refused_and_named() {
+    let hollow = || {
+        let file = foreign::memfd().expect("a file in memory");
+        // SAFETY: the calls take no pointers.
+        unsafe {
+            assert_eq!(libc::ftruncate(file.as_raw_fd(), REGION as libc::off_t), 0);
+            assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS), 0);
+        }
+        file
+    };
+    let bell = || eventfd(libc::EFD_NONBLOCK);
+    let cases: [(Vec<OwnedFd>, &str); 6] = [
+        (vec![], "sent 0 descriptors, expected 1"),
+        (vec![region().file, region().file], "sent 2 descriptors, expected 1"),
+        (vec![Forged::new(REGION, [0; 2], SEALS & !libc::F_SEAL_SHRINK).file], "could be cut"),
+        (vec![bell()], "no sealable file"),
+        (vec![hollow()], "has 1048576 bytes, of which 0 are there"),
+        (vec![Forged::new(4096, [0; 2], 0).file], "could be cut"),
+    ];
+    for (fds, said) in cases {
+        let memory = Forged::good();
+        let (mut end, lane, stream, _) = lane_to(&memory);
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        foreign::say(&stream, b'b', &fds).expect("said");
+        let mut dst = vec![0u8; 40_000];
+        recv(&mut end, lane, &mut dst, 1);
+        let error = cause_of(&poll_until(&mut [&mut end], said, is_closed));
+        assert!(matches!(error, TransportError::Protocol { .. }), "{error}");
+        assert!(error.to_string().contains(said), "expected {said:?}: {error}");
+    }
+}
+
+#[test]
+fn a_peer_shows_no_more_regions_than_it_may() {
+    let (memory, region) = (Forged::good(), region());
+    let (mut end, _, stream, _) = lane_to(&memory);
+    let mut events = Vec::new();
+    for _ in 0..65 {
+        while foreign::say(&stream, b'b', &[region.file.as_fd()]).is_err() {
+            end.poll(&mut events, 1);
+        }
+    }
+    let error = cause_of(&poll_until(&mut [&mut end], "the lane ends", is_closed));
+    assert!(error.to_string().contains("it showed 65 regions"), "{error}");
+}
+
 #[test]
 fn a_count_that_cannot_be_ends_the_lane() {
     for consumed in [1, 64 * 1_000_000, u64::MAX, RING + 64] {
@@ -253,9 +401,14 @@ proptest! {
         let memory = Forged::good();
         memory.write(RING_AT, &noise);
         for (line, _) in genuine.iter().enumerate().filter(|(_, genuine)| **genuine) {
-            memory.record(line as u64 * 64, 7, if line % 3 == 0 { len } else { noise[line] as u32 }, 0);
+            let (place, len) = (line as u64 * 64, if line % 3 == 0 { len } else { noise[line] as u32 });
+            match line % 4 {
+                0 => memory.reference(place, len, noise[line] % 2, noise[line + 64] >> (noise[line] % 64)),
+                _ => memory.record(place, 7, len, 0),
+            }
         }
         let (mut end, lane, stream, _) = lane_to(&memory);
+        foreign::say(&stream, b'b', &[region().file.as_fd()]).expect("said");
         let mut guarded = vec![0x5a; len as usize + 128];
         for token in 0..4 {
             recv(&mut end, lane, &mut guarded[64..64 + len as usize], token);
@@ -349,4 +502,56 @@ fn what_a_dead_peer_sent_is_received() {
     let seen = poll_until(&mut [&mut b], "the lane ends", is_closed);
     assert!(matches!(seen[0], (_, Event::Done { token: Token(2) })), "{seen:?}");
     assert!(src == dst);
+}
+
+/// A message of a region of its sender's, which is not taken yet.
+fn lend(end: &mut Box<dyn Endpoint>, lane: LaneId, len: usize) -> Allocation {
+    let made = end.allocate(len).expect("memory");
+    // SAFETY: the memory is that long, and ours.
+    unsafe { made.region.addr.write_bytes(5, len) };
+    let src = Slice { addr: made.region.addr, len: len as u32, region: Some(made.id) };
+    // SAFETY: nobody writes to it before its event, or at all.
+    assert_eq!(unsafe { end.post_send(lane, src, 7, Token(1)) }, Post::Accepted);
+    end.flush();
+    made
+}
+
+#[test]
+fn what_was_withdrawn_is_not_delivered() {
+    let (mut a, lane_a, mut b, lane_b) = pair();
+    let before = vec![1u8; 1000];
+    send(&mut a, lane_a, &before, 0);
+    let _made = lend(&mut a, lane_a, 100_000);
+    poll_until(&mut [&mut a], "the first is in the ring", |seen| !seen.is_empty());
+    // The peer takes nothing before the linger is over.
+    a.close(lane_a);
+    let seen = poll_until(&mut [&mut a], "the linger is over", is_closed);
+    assert!(matches!(seen[0], (_, Event::Failed { token: Token(1), .. })), "{seen:?}");
+    let (mut first, mut second) = (vec![0u8; 1000], vec![0u8; 100_000]);
+    recv(&mut b, lane_b, &mut first, 2);
+    recv(&mut b, lane_b, &mut second, 3);
+    let seen = poll_until(&mut [&mut b], "the lane ends", is_closed);
+    assert!(matches!(seen[0], (_, Event::Done { token: Token(2) })), "it was done before: {seen:?}");
+    assert!(matches!(seen[1], (_, Event::Failed { token: Token(3), .. })), "it had failed: {seen:?}");
+    assert!(first == before && second.iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn memory_goes_when_nobody_has_it() {
+    let maps = |what: &str| std::fs::read_to_string("/proc/self/maps").expect("proc").matches(what).count();
+    let of_region = |made: &Allocation| format!("{:x}-", made.region.addr.addr());
+    let (mut a, lane_a, mut b, lane_b) = pair();
+    let made = lend(&mut a, lane_a, 3_333_000);
+    let mut dst = vec![0u8; 3_333_000];
+    recv(&mut b, lane_b, &mut dst, 2);
+    a.deregister(made.id);
+    poll_until(&mut [&mut a, &mut b], "it is received", |seen| seen.len() == 2);
+    assert!(dst.iter().all(|&byte| byte == 5));
+    let (here, whole) = (of_region(&made), maps("rondel-lane"));
+    assert_eq!(maps(&here), 1, "its owner has it");
+    drop(made);
+    b.arm().expect("armed");
+    b.poll(&mut Vec::new(), 1);
+    assert_eq!(maps(&here), 0, "its owner has it no more");
+    assert_eq!(maps("rondel-lane"), whole - 2, "nor has its peer");
 }

@@ -5,7 +5,7 @@ mod rig;
 use rig::{cause_of, is_closed, poll_until, recv};
 use rondel_shm::ShmTransport;
 use rondel_transport_api::{
-    Advert, Endpoint, LaneId, Offer, Transport, TransportError,
+    Advert, Endpoint, Event, LaneId, Offer, Post, Slice, Token, Transport, TransportError,
     conformance::{open_all, test_config},
 };
 use std::{
@@ -29,7 +29,8 @@ fn child(role: &str) -> Command {
 #[test]
 fn child_with_a_role() {
     match std::env::var(ROLE).as_deref() {
-        Ok("peer") => peer(),
+        Ok("peer") => peer(|_, _| {}),
+        Ok("lender") => peer(lend),
         Ok(limit) => under_a_limit(limit),
         Err(_) => {}
     }
@@ -70,6 +71,7 @@ fn under_a_limit(limit: &str) {
     }
     say(&ShmTransport.discover(&test_config(0)).expect_err("there is no room").to_string());
     say(&end.prepare(&own).expect_err("there is no room").to_string());
+    say(&end.allocate(1 << 20).expect_err("there is no room").to_string());
 }
 
 #[test]
@@ -86,7 +88,7 @@ fn limits_are_named_before_they_are_met() {
             "{all:?} {}",
             String::from_utf8_lossy(&output.stderr)
         );
-        assert_eq!(all.len(), 2, "{all:?}");
+        assert_eq!(all.len(), 3, "{all:?}");
         for text in all {
             assert!(words.iter().all(|word| text.contains(word)), "expected {words:?}: {text}");
         }
@@ -107,7 +109,8 @@ fn advert_of(words: &[&str], ours: &Advert) -> Advert {
 }
 
 /// A peer that talks over its pipes: its advert, then its offer for ours, then whatever the lane says.
-fn peer() {
+fn peer(once_established: impl FnOnce(&mut Box<dyn Endpoint>, LaneId)) {
+    let mut once_established = Some(once_established);
     let mut end = ShmTransport
         .discover(&test_config(1))
         .and_then(|ports| ShmTransport.open(&ports[0], &test_config(1)).map_err(|error| panic!("{error}")));
@@ -123,9 +126,37 @@ fn peer() {
     let mut events = Vec::new();
     loop {
         end.poll(&mut events, 1 << 20);
-        events.drain(..).for_each(|event| say(&format!("{event:?}")));
+        for event in events.drain(..) {
+            if matches!(event, Event::Established { .. })
+                && let Some(act) = once_established.take()
+            {
+                act(end, lane);
+            }
+            say(&format!("{event:?}"));
+        }
         std::thread::sleep(Duration::from_micros(100));
     }
+}
+
+/// Bytes of the messages below.
+const LENT: usize = 1 << 20;
+
+/// Sends one message from memory that its peer maps.
+fn lend(end: &mut Box<dyn Endpoint>, lane: LaneId) {
+    let made = end.allocate(LENT).expect("memory");
+    // SAFETY: the memory is that long, and ours; nobody writes to it afterwards.
+    let post = unsafe {
+        made.region.addr.write_bytes(5, LENT);
+        end.post_send(
+            lane,
+            Slice { addr: made.region.addr, len: LENT as u32, region: Some(made.id) },
+            7,
+            Token(1),
+        )
+    };
+    assert_eq!(post, Post::Accepted);
+    end.flush();
+    std::mem::forget(made);
 }
 
 struct Peer {
@@ -144,8 +175,8 @@ impl Drop for Peer {
 }
 
 /// A lane to a process of its own.
-fn lane_to_a_process(end: &mut Box<dyn Endpoint>) -> (LaneId, Peer) {
-    let mut process = child("peer").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
+fn lane_to_a_process(end: &mut Box<dyn Endpoint>, role: &str) -> (LaneId, Peer) {
+    let mut process = child(role).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
     let mut pipe = process.stdin.take().expect("a pipe");
     let mut lines = said(process.stdout.take().expect("a pipe"));
     let own = end.advert();
@@ -175,7 +206,7 @@ fn files_of_shared_memory() -> Vec<String> {
 #[test]
 fn a_killed_process_is_noticed_and_leaves_nothing() {
     let mut end = open_all(&ShmTransport, 1).pop().expect("one");
-    let (lane, mut peer) = lane_to_a_process(&mut end);
+    let (lane, mut peer) = lane_to_a_process(&mut end, "peer");
     assert!(listens(&peer.listener), "{}", peer.listener);
     let named = |name: &String| name.contains("rondel-lane") || name.contains(&peer.listener[1..]);
     assert!(!files_of_shared_memory().iter().any(named), "a lane's memory has no name");
@@ -196,9 +227,29 @@ fn a_killed_process_is_noticed_and_leaves_nothing() {
 }
 
 #[test]
+fn memory_of_a_killed_process_is_read_to_the_end() {
+    for budget in [1, 1 << 20] {
+        let mut end = open_all(&ShmTransport, 1).pop().expect("one");
+        let (lane, mut peer) = lane_to_a_process(&mut end, "lender");
+        let (mut dst, mut events) = (vec![0u8; LENT], Vec::new());
+        recv(&mut end, lane, &mut dst, 1);
+        end.poll(&mut events, budget);
+        peer.process.kill().expect("it runs");
+        peer.process.wait().expect("it is our child");
+        if events.is_empty() {
+            events.push(poll_until(&mut [&mut end], "an event", |seen| !seen.is_empty()).remove(0).1);
+        }
+        assert!(matches!(events[..], [Event::Done { token: Token(1) }]), "{events:?}");
+        assert!(dst.iter().all(|&byte| byte == 5), "all of it");
+        let error = cause_of(&poll_until(&mut [&mut end], "the lane ends", is_closed));
+        assert!(matches!(error, TransportError::Lost { .. }), "{error}");
+    }
+}
+
+#[test]
 fn a_stopped_process_is_no_dead_one() {
     let mut end = open_all(&ShmTransport, 1).pop().expect("one");
-    let (lane, peer) = lane_to_a_process(&mut end);
+    let (lane, peer) = lane_to_a_process(&mut end, "peer");
     // SAFETY: takes no pointers; the process is our child.
     assert_eq!(unsafe { libc::kill(peer.process.id() as libc::pid_t, libc::SIGSTOP) }, 0);
     let (src, mut events) = (vec![1u8; 1 << 20], Vec::new());

@@ -1,6 +1,6 @@
 //! The flags of `rondel bench`.
 
-use super::{measure::Across, test::Test};
+use super::{buffer::Kind, measure::Across, test::Test};
 use crate::{choice, number, size::Bytes};
 use clap::{ArgAction, Args, ValueEnum};
 use rondel::algo::Algorithm;
@@ -70,6 +70,9 @@ pub(crate) struct BenchArgs {
     #[arg(short = 'u', long, value_name = "0|1", default_value = "0", action = ArgAction::Set,
           value_parser = parse_switch)]
     pub(crate) unalign: bool,
+    /// Memory of the program's own, or such as peers on the same host can read in place; -R 1 is the latter.
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = Kind::Plain)]
+    pub(crate) buffers: Kind,
     /// Rewrites the input before and reads the result after each operation; what that alone costs is taken off.
     #[arg(long)]
     pub(crate) dirty: bool,
@@ -225,8 +228,13 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
+    /// Buffers are to be known to the transports.
+    pub(crate) fn registers(&self) -> bool {
+        self.local_register.as_deref() == Some("1")
+    }
     /// The sentence that refuses the first flag that asks for something.
     pub(crate) fn refusal(&self) -> Option<String> {
+        let local_register = if self.registers() { &None } else { &self.local_register };
         let flags = [
             (
                 "-t/--nthreads",
@@ -261,7 +269,12 @@ impl Foreign {
                 Some("0"),
                 "nothing is launched on host memory: the time of a call is the time of the operation",
             ),
-            ("-R/--local_register", &self.local_register, Some("0"), "host memory needs no registration"),
+            (
+                "-R/--local_register",
+                local_register,
+                Some("0"),
+                "the ranks' buffers are not at the same address; use -R 1 or --buffers mapped",
+            ),
             (
                 "-x/--cta_policy",
                 &self.cta_policy,

@@ -1,25 +1,62 @@
 //! Memory that operations work on.
 
 use crate::{memory, size::Bytes, stop::Stop};
-use rondel::Element;
+use rondel::{Communicator, Element};
+use serde::Serialize;
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc},
+    fmt,
     ptr::NonNull,
 };
 
 const PAGE: usize = 4096;
 const CACHE_LINE: usize = 64;
 
+/// Whose memory buffers are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    /// This program's.
+    Plain,
+    /// The library's, where peers can map it.
+    Mapped,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Plain => "plain",
+            Kind::Mapped => "mapped",
+        })
+    }
+}
+
 /// Page-aligned memory of a number of bytes, or memory that is one element off.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     base: NonNull<u8>,
-    layout: Layout,
+    memory: Memory,
     offset: usize,
     len: usize,
 }
 
+#[derive(Debug)]
+enum Memory {
+    Plain(Layout),
+    Mapped { _buffer: rondel::Buffer<u8> },
+}
+
 impl Buffer {
+    /// `len` bytes that start `offset` bytes into a page, made by a communicator. Where it cannot make memory that peers
+    /// map, this is memory as of [`new`](Buffer::new).
+    pub(crate) fn mapped(comm: &Communicator, len: usize, offset: usize) -> Result<Self, Stop> {
+        let mut buffer = comm.buffer::<u8>(len.saturating_add(offset).max(1))?;
+        if !buffer.is_mapped() {
+            return Self::new(len, offset);
+        }
+        let base = NonNull::new(buffer.as_mut_ptr()).expect("memory is not at 0");
+        Ok(Buffer { base, memory: Memory::Mapped { _buffer: buffer }, offset, len })
+    }
     /// `len` bytes that start `offset` bytes into a page.
     pub(crate) fn new(len: usize, offset: usize) -> Result<Self, Stop> {
         let refused = || {
@@ -35,7 +72,7 @@ impl Buffer {
         let layout = Layout::from_size_align(room.max(PAGE), PAGE).map_err(|_| refused())?;
         // SAFETY: the layout is not empty.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)?;
-        Ok(Buffer { base, layout, offset, len })
+        Ok(Buffer { base, memory: Memory::Plain(layout), offset, len })
     }
     /// All of it.
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -83,8 +120,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+        if let Memory::Plain(layout) = self.memory {
+            // SAFETY: allocated in `new` with this layout.
+            unsafe { dealloc(self.base.as_ptr(), layout) };
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Results as JSON, with the keys of nccl-tests.
 
 use super::{
+    buffer::Kind,
     measure::Timing,
     row::{Row, Total},
 };
@@ -41,6 +42,7 @@ pub(crate) struct Config {
     pub(crate) run_cycles: u64,
     pub(crate) check: u32,
     pub(crate) dirty: bool,
+    pub(crate) buffers: Kind,
 }
 
 /// One rank.
@@ -227,6 +229,7 @@ mod tests {
             run_cycles: 1,
             check: 1,
             dirty: false,
+            buffers: Kind::Mapped,
         };
         let member = |hostname: &str, pid| MemberName { hostname: hostname.to_owned(), pid };
         let members = [member("left", 11), member("right", 12)];

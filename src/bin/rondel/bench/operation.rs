@@ -1,7 +1,7 @@
 //! Operations of the library as subjects of a measurement.
 
 use super::{
-    buffer::Buffer,
+    buffer::{Buffer, Kind},
     cell::{Cell, Place},
     measure::Subject,
     pattern::Pattern,
@@ -30,6 +30,7 @@ impl<'a> Operation<'a> {
         cell: Cell,
         place: Place,
         unaligned: bool,
+        kind: Kind,
     ) -> Result<Self, Stop> {
         let offset = if unaligned { cell.dtype.size() } else { 0 };
         let op = cell.op.unwrap_or(Op::Sum);
@@ -49,14 +50,18 @@ impl<'a> Operation<'a> {
             Place::Out => (send_blocks as usize * block, recv_blocks as usize * block),
             Place::In => (0, send_blocks.max(recv_blocks) as usize * block),
         };
+        let buffer = |len| match kind {
+            Kind::Plain => Buffer::new(len, offset),
+            Kind::Mapped => Buffer::mapped(comm, len, offset),
+        };
         Ok(Operation {
             comm,
             cell,
             place,
             op: op.reduce_op(cell.dtype, comm.rank()),
             pattern: Pattern::new(cell.dtype, cell.op, comm.nranks()),
-            input: Buffer::new(input, offset)?,
-            output: Buffer::new(output, offset)?,
+            input: buffer(input)?,
+            output: buffer(output)?,
         })
     }
 

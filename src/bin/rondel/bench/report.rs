@@ -2,6 +2,7 @@
 
 use super::{
     args::BenchArgs,
+    buffer::Kind,
     csv,
     files::Files,
     json::{Collector, Config},
@@ -127,8 +128,9 @@ fn progress(cells: u64) -> ProgressBar {
 
 /// The lines above the table.
 fn head(settings: &Settings, members: &[MemberName]) -> String {
+    let buffers = if settings.buffers == Kind::Mapped { " buffers: mapped" } else { "" };
     let mut text = format!(
-        "# rondel version {}\n# Collective test starting: {}\n# nRanks {} {} {}\n#\n# Using ranks\n",
+        "# rondel version {}\n# Collective test starting: {}\n# nRanks {} {} {}{buffers}\n#\n# Using ranks\n",
         env!("CARGO_PKG_VERSION"),
         settings.test.name(),
         members.len(),
@@ -159,6 +161,7 @@ fn config(args: &BenchArgs, settings: &Settings, nranks: u32) -> Config {
         run_cycles: args.run_cycles,
         check: settings.schedule.checks,
         dirty: settings.schedule.dirty,
+        buffers: settings.buffers,
     }
 }
 
@@ -190,5 +193,7 @@ mod tests {
             env!("CARGO_PKG_VERSION")
         );
         assert_eq!(head(&settings, &members), want);
+        let settings = Settings::new(&args("all_reduce -R 1 -n 20"), &Env::parse([]).unwrap()).unwrap();
+        assert!(head(&settings, &members).contains(" validation: 1 buffers: mapped\n"));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{
     args::{BenchArgs, Places},
+    buffer::Kind,
     cell::{Cell, Place},
     measure::{Count, Schedule},
     test::{Op, Test},
@@ -36,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) places: Vec<Place>,
     /// How each cell is measured.
     pub(crate) schedule: Schedule,
+    /// Whose memory the buffers are in.
+    pub(crate) buffers: Kind,
     algorithm: Option<Asked>,
     dtypes: Vec<DataType>,
     ops: Vec<Option<Op>>,
@@ -92,6 +95,7 @@ impl Settings {
                 checks: args.check,
                 skip: args.per_iter_skip,
             },
+            buffers: if args.foreign.registers() { Kind::Mapped } else { args.buffers },
             dtypes,
             ops: if reduces { ops.into_iter().map(Some).collect() } else { vec![None] },
             roots,
@@ -346,6 +350,16 @@ mod tests {
         let vars = [("RONDEL_ALGORITHM", "rings"), ("RONDEL_TRANSPORT", "pigeon")];
         assert_eq!(check("all_reduce --algorithm ring --transport tcp", &vars), Ok(()));
         assert_eq!(check("barrier", &[("NCCL_ALGO", "Ring")]), Ok(()));
+    }
+
+    #[test]
+    fn buffers_are_mapped_by_either_name() {
+        let kind = |line: &str| settings(line).unwrap().buffers;
+        assert_eq!(kind("all_reduce"), Kind::Plain);
+        assert_eq!(kind("all_reduce -R 0"), Kind::Plain);
+        assert_eq!(kind("all_reduce -R 1"), Kind::Mapped);
+        assert_eq!(kind("all_reduce --buffers mapped"), Kind::Mapped);
+        refused("all_reduce -R 2", &["-R/--local_register 2", "--buffers mapped"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::{
     args::{BenchArgs, Bind, Member},
+    buffer::Kind,
     cell::{Cell, Place},
     files::Files,
     measure::{Timing, measure},
@@ -186,6 +187,9 @@ fn measure_all(
         cycle += 1;
     }
     if let Some(mut report) = report.map(lock) {
+        if settings.buffers == Kind::Mapped && !comm.buffer::<u8>(1)?.is_mapped() {
+            report.remark("Buffers were plain memory: no transport of this run maps any")?;
+        }
         if args.memory {
             let stats = comm.stats();
             let held = Bytes(stats.memory_bytes);
@@ -207,7 +211,7 @@ fn measure_cell(
         if !settings.places.contains(&place) {
             return Ok(None);
         }
-        let mut operation = Operation::new(comm, cell, place, args.unalign)?;
+        let mut operation = Operation::new(comm, cell, place, args.unalign, settings.buffers)?;
         measure(&mut operation, meeting, &settings.schedule).map(Some)
     };
     let (out, in_place) = (timing(Place::Out)?, timing(Place::In)?);

@@ -23,6 +23,7 @@ mod messages;
 mod offers;
 mod progress;
 mod reductions;
+mod regions;
 mod rig;
 mod sleeping;
 
@@ -32,6 +33,7 @@ pub use messages::*;
 pub use offers::*;
 pub use progress::*;
 pub use reductions::*;
+pub use regions::*;
 pub use sleeping::*;
 
 use crate::{Acceptor, Config, Endpoint, Transport, handshake::Key};
@@ -127,11 +129,21 @@ macro_rules! conformance_tests {
             // Clause 8: sleeping
             no_wakeup_is_lost_in_a_pingpong,
             no_wakeup_is_lost_with_two_endpoints,
+            no_wakeup_is_lost_from_allocated_memory,
             a_close_wakes_a_sleeper,
             // Clause 9 and foreign bytes
             reaching_is_symmetric,
             foreign_offers_are_refused,
             regions_are_told_apart,
+            // Clause 12: memory of the endpoint's
+            allocated_memory_outlives_everything,
+            messages_from_allocated_memory_arrive,
+            sources_in_allocated_memory_may_be_overwritten_after_done,
+            allocated_memory_is_reduced_from,
+            regions_may_go_while_posts_name_them,
+            slices_outside_of_their_region_are_plain,
+            an_end_never_delivers_what_was_overwritten,
+            progress_from_allocated_memory_is_weak,
         }
     };
     (@each $fixture:ty: $($name:ident),* $(,)?) => {

@@ -100,13 +100,13 @@ impl<F: Fixture> Rig<F> {
 
     pub(super) fn try_send(&mut self, lane: Lane, src: &Buffer, stamp: u64) -> Option<Token> {
         let token = Token(self.next_token);
-        let slice = Slice { addr: src.addr(), len: src.len() as u32, region: None };
+        let slice = Slice { addr: src.addr(), len: src.len() as u32, region: src.region() };
         // SAFETY: `accept` keeps the buffer until the event; tests do not write to it before.
         let post = unsafe { self.endpoint(lane.end).post_send(lane.id, slice, stamp, token) };
         self.accept(post, lane, Direction::Send, vec![src.clone()])
     }
     pub(super) fn try_recv(&mut self, lane: Lane, dst: &Buffer, stamp: u64) -> Option<Token> {
-        let sink = Sink::Copy { dst: dst.addr(), region: None, keep: Keep::Keep };
+        let sink = Sink::Copy { dst: dst.addr(), region: dst.region(), keep: Keep::Keep };
         self.try_sink(lane, dst.len(), sink, stamp, vec![dst.clone()])
     }
     /// As [`try_recv`](Self::try_recv), into any sink whose memory `lent` keeps alive.

@@ -64,7 +64,7 @@ impl Sleeper {
     /// One message in each direction at most is under way, so what is refused is taken after a poll.
     fn send(&mut self, number: u64) {
         self.posting(|it| {
-            let src = Slice { addr: it.src.addr(), len: SIZE as u32, region: None };
+            let src = Slice { addr: it.src.addr(), len: it.src.len() as u32, region: it.src.region() };
             // SAFETY: the buffer lives as long as the endpoint, and is not written.
             unsafe { it.endpoint.post_send(it.lane, src, number, Token(number * 2)) }
         });
@@ -73,7 +73,9 @@ impl Sleeper {
         self.posting(|it| {
             let sink = Sink::Copy { dst: it.dst.addr(), region: None, keep: Keep::Keep };
             // SAFETY: the buffer lives as long as the endpoint, and has one receive at a time.
-            unsafe { it.endpoint.post_recv(it.lane, SIZE as u32, sink, number, Token(number * 2 + RECV)) }
+            unsafe {
+                it.endpoint.post_recv(it.lane, it.dst.len() as u32, sink, number, Token(number * 2 + RECV))
+            }
         });
         self.posted += 1;
     }
@@ -146,17 +148,33 @@ fn answer(mut sleeper: Sleeper, rounds: u64) -> Sleeper {
 
 /// Two threads that sleep between messages, many times over.
 pub fn no_wakeup_is_lost_in_a_pingpong<F: Fixture>() {
-    let (_fixture, mut pair) = sleepers::<F>(2, 1);
+    let (_fixture, pair) = sleepers::<F>(2, 1);
+    play_pingpong(pair, ROUNDS);
+}
+
+/// The same with long messages from memory of the endpoints' (clause 12), whose senders wait until they are read.
+pub fn no_wakeup_is_lost_from_allocated_memory<F: Fixture>() {
+    const LONG: usize = 200_000;
+    let (_fixture, mut pair) = sleepers::<F>(2, 5);
+    for it in &mut pair {
+        let Ok(made) = it.endpoint.allocate(LONG + 4096) else { return };
+        (it.src, it.dst) = (Buffer::within(&made, 64, LONG, 1), Buffer::new(LONG, 0));
+    }
+    play_pingpong(pair, ROUNDS / 6);
+}
+
+fn play_pingpong(mut pair: Vec<Sleeper>, rounds: u64) {
     let (mut ponger, mut pinger) = (pair.pop(), pair.pop());
     let (ponger, pinger) = (ponger.take().expect("two"), pinger.as_mut().expect("two"));
     thread::scope(|scope| {
-        let ponger = scope.spawn(|| answer(ponger, ROUNDS));
-        for round in 0..ROUNDS {
+        let ponger = scope.spawn(|| answer(ponger, rounds));
+        for round in 0..rounds {
             pinger.recv(round);
             pinger.send(round);
             pinger.sleep_until("a pong", |it| it.received > round);
         }
-        pinger.sleep_until("the end of its pings", |it| it.sent == ROUNDS);
+        pinger.sleep_until("the end of its pings", |it| it.sent == rounds);
+        pinger.endpoint.pause();
         // The endpoint stays until both are through.
         drop(ponger.join().expect("the other thread"));
     });
