@@ -6,7 +6,10 @@
 
 // The instrumentation of this program, too, needs libFuzzer's runtime.
 use libfuzzer_sys as _;
-use rondel::bootstrap::wire::{Asked, Message};
+use rondel::{
+    bootstrap::wire::{Asked, Message},
+    plan::Collective,
+};
 use rondel_transport_api::handshake::{Handshake, Hello, Key, Purpose};
 use std::{fs, io, path::Path, time::Duration};
 
@@ -60,7 +63,11 @@ fn wire() -> Vec<Vec<u8>> {
         Message::Missing { ranks: vec![1, 5], waited: Duration::from_secs(2) },
         Message::Link { job: 9, to: 1, offers: 0 },
         Message::Inquiry { id: 1, asked: Asked::collective(2, 3) },
-        Message::Look { id: 1, about: 2, asked: Some(Asked { comm: 7, seq: 3, between: Some((Collective::Send, 1)) }) },
+        Message::Look {
+            id: 1,
+            about: 2,
+            asked: Some(Asked { comm: 7, seq: 3, between: Some((Collective::Send, 1)) }),
+        },
     ];
     let header = |kind: u8, body: &[u8]| {
         let version = &heartbeat[..2];
