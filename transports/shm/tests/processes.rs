@@ -13,6 +13,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     os::unix::process::ExitStatusExt,
     process::{Child, ChildStdin, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -194,6 +195,12 @@ fn lane_to_a_process(end: &mut Box<dyn Endpoint>, role: &str) -> (LaneId, Peer) 
     (lane, Peer { process, _pipe: pipe, listener })
 }
 
+/// Held by tests that have lanes in this process, since one of them looks at all that it maps.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn listens(name: &str) -> bool {
     fs::read_to_string("/proc/net/unix").expect("proc is mounted").contains(name)
 }
@@ -205,6 +212,7 @@ fn files_of_shared_memory() -> Vec<String> {
 
 #[test]
 fn a_killed_process_is_noticed_and_leaves_nothing() {
+    let _alone = alone();
     let mut end = open_all(&ShmTransport, 1).pop().expect("one");
     let (lane, mut peer) = lane_to_a_process(&mut end, "peer");
     assert!(listens(&peer.listener), "{}", peer.listener);
@@ -228,6 +236,7 @@ fn a_killed_process_is_noticed_and_leaves_nothing() {
 
 #[test]
 fn memory_of_a_killed_process_is_read_to_the_end() {
+    let _alone = alone();
     for budget in [1, 1 << 20] {
         let mut end = open_all(&ShmTransport, 1).pop().expect("one");
         let (lane, mut peer) = lane_to_a_process(&mut end, "lender");
@@ -248,6 +257,7 @@ fn memory_of_a_killed_process_is_read_to_the_end() {
 
 #[test]
 fn a_stopped_process_is_no_dead_one() {
+    let _alone = alone();
     let mut end = open_all(&ShmTransport, 1).pop().expect("one");
     let (lane, peer) = lane_to_a_process(&mut end, "peer");
     // SAFETY: takes no pointers; the process is our child.
